@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Files: whole reads and writes that name the path on failure, mapping, and writes that appear whole or not
+ * at all. EIO texts end in strerror.
+ */
+#ifndef SHERD_BASE_FILE_H
+#define SHERD_BASE_FILE_H
+
+#include <sherd/base.h>
+
+struct file_map {
+    const uint8_t *data; /* NULL for an empty file */
+    size_t bytes;
+};
+/* Maps a regular file for reading; ENOTFOUND or EIO. */
+int file_map(struct file_map *out, const char *path);
+void file_unmap(struct file_map *map);
+
+int file_open_read(int *fd, const char *path);
+/* New file (must not exist) for writing, mode 0666 & ~umask. */
+int file_open_new(int *fd, const char *path);
+/* Exactly `bytes` bytes at offset, retrying short transfers; reading past the end is EFORMAT "ends early". */
+int file_pread(int fd, void *buf, size_t bytes, uint64_t offset, const char *path);
+int file_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset, const char *path);
+int file_sync(int fd, const char *path);
+/* Closes and reports errors that close brings; fd -1 is fine. */
+int file_close(int fd, const char *path);
+
+/* Whole file as a NUL-terminated string (mem_free), at most max_bytes. */
+int file_read_text(char **out, size_t *bytes, const char *path, size_t max_bytes);
+/* Writes path.tmp.PID, syncs, renames over path, syncs the folder. */
+int file_write_atomic(const char *path, const void *data, size_t bytes);
+
+int file_size(uint64_t *out, const char *path); /* ENOTFOUND or EIO */
+int file_exists(const char *path);              /* 1 or 0 */
+int file_is_dir(const char *path);              /* 1 or 0 */
+int file_mkdirs(const char *path);              /* as mkdir -p */
+int file_sync_dir(const char *path);
+int file_rename(const char *from, const char *to);
+/* Removes a file, or a folder and all below it; missing is fine. Never follows links. */
+int file_remove_tree(const char *path);
+/* Names in a folder but . and .., sorted by byte; free with file_list_free. */
+int file_list(char ***names, int *n, const char *path);
+void file_list_free(char **names, int n);
+/* Bytes that an ordinary user can still write where `path` lies. */
+int file_free_space(uint64_t *out, const char *path);
+
+#endif

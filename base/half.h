@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * bf16 and f16 to float and back, rounding to nearest even; NaN stays NaN. Inline, so that loops vectorize.
+ */
+#ifndef SHERD_BASE_HALF_H
+#define SHERD_BASE_HALF_H
+
+#include <stdint.h>
+#include <string.h>
+
+typedef uint16_t bf16; /* the upper half of a float */
+
+static inline float bf16_to_float(bf16 h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, sizeof(f));
+    return f;
+}
+
+static inline bf16 bf16_from_float(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, sizeof(u));
+    uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    uint32_t nan = (u >> 16) | 0x40u;
+    return (bf16)((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+}
+
+/* IEEE binary16; values out of range become infinity. */
+float f16_to_float(uint16_t h);
+uint16_t f16_from_float(float f);
+
+#endif

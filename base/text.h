@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Text: a growing builder, strict parsers, nearest word, patterns, sizes for people.
+ */
+#ifndef SHERD_BASE_TEXT_H
+#define SHERD_BASE_TEXT_H
+
+#include <sherd/base.h>
+
+/* A growing string; zero-initialize. A failed growth is remembered and reported by text_take. */
+struct text {
+    char *data;
+    size_t len, cap;
+    int failed;
+};
+void text_add(struct text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void text_put(struct text *t, const char *s, size_t bytes);
+/* Hands the string over (mem_free it) and resets the builder; ENOMEM if any growth failed. */
+int text_take(struct text *t, char **out);
+void text_finish(struct text *t);
+
+/* Whole string or nothing: 0 and *out on success, EINVAL (no error text set) otherwise. Integers accept
+ * "1000", "1_000" and exact floats "5e8"; sizes accept K M G T (powers of 1000) and Ki Mi Gi Ti, optional B;
+ * durations accept s, m, h, d, default seconds. NaN and infinity are refused. */
+int text_int(const char *s, int64_t *out);
+int text_double(const char *s, double *out);
+int text_bytes(const char *s, uint64_t *out);
+int text_seconds(const char *s, double *out);
+/* true/false, yes/no, on/off. */
+int text_bool(const char *s, int *out);
+
+/* The word of `words` nearest to s by edit distance, if near enough to suggest; else NULL. */
+const char *text_nearest(const char *s, const char *const *words, int n);
+/* Shell-like pattern with * only; whole string must match. */
+int text_match(const char *pattern, const char *s);
+int text_starts(const char *s, const char *prefix);
+int text_ends(const char *s, const char *suffix);
+
+/* "1.5 GB" (decimal), "12,345"; written to buf, returned. */
+const char *text_human_bytes(double bytes, char buf[32]);
+const char *text_commas(int64_t n, char buf[32]);
+/* "1h02m", "3m07s", "12s" */
+const char *text_human_seconds(double seconds, char buf[32]);
+
+#endif

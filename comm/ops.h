@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The second seam: what a communicator must provide, and the wrappers that the rest of sherd calls. comm.c
+ * checks, counts bytes and calls through the table. Reductions are sums (max for control values) and are
+ * done in rank order where the implementation says `ordered`, so that sums depend on nothing but the ranks.
+ * Knows nothing of units, shards or stages.
+ *
+ * Every collective takes a queue: the work happens in that queue's order. All ranks must call the same
+ * collectives with the same sizes in the same order on one communicator; two communicators are independent.
+ */
+#ifndef SHERD_COMM_OPS_H
+#define SHERD_COMM_OPS_H
+
+#include <sherd/comm.h>
+
+enum comm_reduce { COMM_SUM, COMM_MAX };
+
+struct comm_ops {
+    const char *kind; /* "self", "shm", "nccl" */
+    int ordered;      /* sums are taken in rank order, in float (bf16 rounded once at the end) */
+    /* out[size * elems] = in of every rank in rank order; in may be out + rank * elems (in place). */
+    int (*all_gather)(struct sherd_comm *, struct sherd_queue *, void *out, const void *in, int64_t elems,
+        enum sherd_dtype type);
+    /* out[elems] = sum over ranks of in[rank * elems ..]; out may be in + rank * elems (in place). The rest of
+     * `in` is undefined afterwards. */
+    int (*reduce_scatter)(struct sherd_comm *, struct sherd_queue *, void *out, void *in, int64_t elems,
+        enum sherd_dtype type);
+    /* buf[elems] = sum or max over ranks, in place. */
+    int (*all_reduce)(struct sherd_comm *, struct sherd_queue *, void *buf, int64_t elems, enum sherd_dtype type,
+        enum comm_reduce reduce);
+    int (*broadcast)(struct sherd_comm *, struct sherd_queue *, void *buf, size_t bytes, int root);
+    /* A second communicator over the same ranks, for another queue. Collective. Fills impl of *twin. */
+    int (*dup)(struct sherd_comm *, struct sherd_comm *twin);
+    void (*abort)(struct sherd_comm *, const char *reason);
+    void (*close)(struct sherd_comm *);
+};
+
+struct sherd_comm {
+    const struct comm_ops *ops;
+    struct sherd_device *dev;
+    struct sherd_world world;
+    double timeout;
+    struct sherd_comm_counters counters; /* written by the thread that submits */
+    void *impl;
+};
+
+int comm_all_gather(struct sherd_comm *, struct sherd_queue *, void *out, const void *in, int64_t elems,
+    enum sherd_dtype type);
+int comm_reduce_scatter(struct sherd_comm *, struct sherd_queue *, void *out, void *in, int64_t elems,
+    enum sherd_dtype type);
+int comm_all_reduce(struct sherd_comm *, struct sherd_queue *, void *buf, int64_t elems, enum sherd_dtype type,
+    enum comm_reduce reduce);
+int comm_broadcast(struct sherd_comm *, struct sherd_queue *, void *buf, size_t bytes, int root);
+int comm_dup(struct sherd_comm **out, struct sherd_comm *comm);
+
+/* Host-side helpers, blocking, for control and never inside a step. They use a small staging buffer and
+ * queue of the communicator's own. */
+/* all[size * bytes] = `bytes` bytes of every rank in rank order. */
+int comm_host_gather(struct sherd_comm *, void *all, const void *mine, size_t bytes);
+int comm_host_broadcast(struct sherd_comm *, void *buf, size_t bytes, int root);
+int comm_barrier(struct sherd_comm *);
+/* Every rank brings its status; all get OK only if all brought OK, otherwise the failing rank keeps its own
+ * status and text and the others get EPEER with "rank R: " and that text. */
+int comm_agree(struct sherd_comm *, int status);
+
+/* The kinds, in comm/comm.c. */
+extern const struct comm_ops comm_self, comm_shm;
+
+#endif

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The first seam: what a kind of device must provide. One table per kind; device/device.c checks arguments
+ * and counts, then calls through the table. Adding an operation: one row in SHERD_OPS, one struct, one check
+ * in device/check.c, one function per kind. Adding a kind: one table and one row in device/device.c.
+ */
+#ifndef SHERD_DEVICE_OPS_H
+#define SHERD_DEVICE_OPS_H
+
+#include <sherd/device.h>
+#include <sherd/ops.h>
+
+enum op_index {
+#define XX(name) OP_##name,
+    SHERD_OPS(XX)
+#undef XX
+    OP_COUNT
+};
+
+/* Bytes of the argument struct of each operation, by op_index; and its name. */
+extern const size_t op_arg_bytes[OP_COUNT];
+extern const char *const op_names[OP_COUNT];
+
+/* Work on a queue: `args` is the operation's struct, valid during the call only. */
+typedef int (*op_fn)(struct sherd_queue *queue, const void *args);
+
+struct dev_ops {
+    const char *kind; /* "cpu" */
+    int (*open)(struct sherd_device *dev, const struct sherd_device_desc *desc);
+    void (*close)(struct sherd_device *dev);
+    int (*memory)(struct sherd_device *dev, size_t *total, size_t *available);
+    int (*alloc)(struct sherd_device *dev, void **out, size_t bytes); /* 256-byte aligned */
+    void (*free)(struct sherd_device *dev, void *p);
+    int (*host_alloc)(struct sherd_device *dev, void **out, size_t bytes);
+    void (*host_free)(struct sherd_device *dev, void *p);
+    int (*queue_create)(struct sherd_queue *queue); /* dev and kind are set */
+    void (*queue_destroy)(struct sherd_queue *queue);
+    int (*queue_sync)(struct sherd_queue *queue);
+    int (*event_create)(struct sherd_event *event); /* dev is set */
+    void (*event_destroy)(struct sherd_event *event);
+    int (*event_record)(struct sherd_event *event, struct sherd_queue *queue);
+    int (*event_wait)(struct sherd_queue *queue, struct sherd_event *event);
+    int (*event_sync)(struct sherd_event *event);
+    int (*event_elapsed)(struct sherd_event *from, struct sherd_event *to, double *ms);
+    /* Runs a host function in queue order with a copy of `args`. NULL where the device cannot (then comm
+     * for that device must not need it). */
+    int (*submit)(struct sherd_queue *queue, int (*fn)(void *args), const void *args, size_t bytes);
+    op_fn op[OP_COUNT];
+};
+
+struct sherd_device {
+    const struct dev_ops *ops;
+    char name[32];
+    void *impl; /* the kind's own */
+    /* counters, atomic */
+    uint64_t allocs, bytes, peak_bytes, op_calls;
+    double flops; /* written by the thread that submits; read at rest */
+};
+
+struct sherd_queue {
+    struct sherd_device *dev;
+    enum sherd_queue_kind kind;
+    void *impl;
+};
+
+struct sherd_event {
+    struct sherd_device *dev;
+    void *impl;
+};
+
+/* Argument checks at the edge, by op_index: OK or EINVAL with the operation and field named. */
+extern int (*const op_check[OP_COUNT])(const void *args);
+/* Floating-point operations of a call, 0 where not counted. */
+double op_flops(enum op_index op, const void *args);
+
+/* The kinds, in device/device.c. */
+extern const struct dev_ops dev_cpu;
+
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Checkpoints as files: find, open, list, read a slice, merge. No device and no rank is needed.
+ * The format is described to the byte in docs/format.md.
+ */
+#ifndef SHERD_CKPT_H
+#define SHERD_CKPT_H
+
+#include <sherd/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct sherd_ckpt;
+
+/* Finds the newest complete checkpoint below a run folder (or takes a step folder as it is), skipping
+ * incomplete ones with a warning each that says why. *path is freed by the caller; ENOTFOUND says where was
+ * looked. */
+SHERD_API int sherd_ckpt_find(char **path, const char *dir);
+
+/* Opens a step folder: reads the manifest, checks that every file is there with its size. */
+SHERD_API int sherd_ckpt_open(struct sherd_ckpt **out, const char *path);
+SHERD_API void sherd_ckpt_close(struct sherd_ckpt *ckpt); /* NULL is fine */
+
+struct sherd_ckpt_info {
+    int version, world, stage;
+    int64_t step, tokens_seen, samples_seen;
+    int n_tensors, n_files;
+    const char *optimizer; /* "adamw" */
+    const char *extra;     /* JSON object given at save, or NULL */
+};
+SHERD_API void sherd_ckpt_info_of(const struct sherd_ckpt *ckpt, struct sherd_ckpt_info *out);
+
+struct sherd_ckpt_tensor {
+    const char *name;
+    const char *alias; /* second name of a tied tensor, or NULL */
+    enum sherd_dtype type;
+    int64_t shape[4];
+    int dims;
+    int64_t elems;
+    int frozen;
+    int n_spans; /* pieces it lies in */
+};
+/* The i-th tensor, in the order of the model; borrowed texts live as long as the ckpt. */
+SHERD_API int sherd_ckpt_tensor_at(const struct sherd_ckpt *ckpt, int i, struct sherd_ckpt_tensor *out);
+
+/* One piece: elements [first, first + elems) of the tensor lie in file, written by rank. */
+struct sherd_ckpt_span {
+    const char *file;
+    int rank;
+    int64_t first, elems;
+};
+SHERD_API int sherd_ckpt_span_at(const struct sherd_ckpt *ckpt, int tensor, int i, struct sherd_ckpt_span *out);
+
+/* Reads elements [first, first + n) of a tensor as F32. what = "weight" or an optimizer state ("adam.m").
+ * EFORMAT/EIO name file and tensor. */
+SHERD_API int sherd_ckpt_read(struct sherd_ckpt *ckpt, const char *what, int tensor, int64_t first, int64_t n,
+    float *out);
+
+/* Recomputes every file's sum. ECORRUPT names the first file that differs. */
+SHERD_API int sherd_ckpt_verify(struct sherd_ckpt *ckpt);
+
+struct sherd_merge_desc {
+    const char *from;      /* run or step folder */
+    const char *to;        /* folder to make; must not hold a model already unless overwrite */
+    enum sherd_dtype type; /* of the output; NONE = the type the model was trained in */
+    uint64_t shard_bytes;  /* largest file; 0 = 5 GB (decimal) */
+    int overwrite;
+    int aliases; /* also write the second name of tied tensors */
+};
+struct sherd_merge_result {
+    int files, tensors;
+    int64_t params;
+    uint64_t bytes;
+    double seconds;
+};
+/* Streams a checkpoint of any stage and world into a safetensors model folder; memory stays below a fixed
+ * buffer however large the model. */
+SHERD_API int sherd_merge(const struct sherd_merge_desc *desc, struct sherd_merge_result *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

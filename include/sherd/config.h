@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The settings of a run as plain data, and reading them from a YAML file.
+ * Every field has a key of the same path in the file ("shard.stage"); the keys, their ranges, defaults and
+ * meaning are listed in configs/reference.yaml. Knows nothing of devices or running models.
+ */
+#ifndef SHERD_CONFIG_H
+#define SHERD_CONFIG_H
+
+#include <sherd/model.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A list of texts; owned by the config. */
+struct sherd_texts {
+    char **items;
+    int n;
+};
+
+enum sherd_format { SHERD_DATA_AUTO, SHERD_DATA_BYTES, SHERD_DATA_LLMC, SHERD_DATA_U16 };
+enum sherd_schedule { SHERD_LR_CONSTANT, SHERD_LR_LINEAR, SHERD_LR_COSINE, SHERD_LR_WSD };
+enum sherd_resume { SHERD_RESUME_NEVER, SHERD_RESUME_AUTO, SHERD_RESUME_REQUIRED };
+
+struct sherd_config {
+    struct {
+        char *dir;     /* everything the run writes */
+        char *device;  /* "cpu", "cuda" */
+        int64_t threads; /* CPU threads of a rank; 0 = share the cores among the ranks of the host */
+        int64_t seed;
+        enum sherd_resume resume;
+        double timeout; /* seconds */
+    } run;
+    struct {
+        char *family;
+        int64_t vocab, width, layers, heads, kv_heads, head_dim, mlp_width, context;
+        int tied;
+        double norm_eps, rope_theta, init_std;
+        struct sherd_texts freeze; /* patterns of tensor names, * matches any text */
+    } model;
+    struct {
+        int64_t stage;    /* 0 to 3 */
+        int64_t prefetch; /* units gathered ahead in stage 3 */
+        int overlap;      /* communication beside computation */
+    } shard;
+    struct {
+        enum sherd_dtype param;  /* weights and activations: F32 or BF16; masters are always F32 */
+        enum sherd_dtype reduce; /* gradients on the wire: F32 or BF16 */
+    } dtype;
+    struct {
+        int64_t global, micro, accum; /* sequences; one of them may be 0 = derived */
+        int64_t seq;                  /* tokens of a sequence */
+    } batch;
+    struct {
+        char *name; /* "adamw", "sgd" */
+        double lr, beta1, beta2, eps, weight_decay, momentum;
+        double clip; /* largest global gradient norm; 0 = off */
+    } optim;
+    struct {
+        enum sherd_schedule kind;
+        int64_t warmup; /* steps */
+        int64_t decay;  /* wsd: steps of the final decay */
+        double min_lr;  /* as a fraction of optim.lr */
+    } schedule;
+    struct {
+        int64_t steps;  /* optimizer steps in all; 0 = by epochs */
+        int64_t epochs; /* used when steps is 0 */
+        int64_t eval_every, eval_batches;
+    } train;
+    struct {
+        struct sherd_texts train, val; /* files or folders */
+        enum sherd_format format;
+        int shuffle;
+    } data;
+    struct {
+        int64_t every; /* steps; 0 = only at the end */
+        int64_t keep;  /* newest checkpoints kept; 0 = all */
+    } save;
+    struct {
+        int64_t every; /* steps between progress lines */
+        int jsonl;     /* also write metrics.jsonl into run.dir */
+    } log;
+};
+
+/* All defaults. Must be freed with sherd_config_free, as every config. */
+SHERD_API int sherd_config_default(struct sherd_config *out);
+/* Reads a file, then applies the overrides ("key.path=value", n of them) as if they stood in it. `world` is
+ * the number of ranks, for the batch arithmetic; 0 = unknown, arithmetic not checked. ECONFIG with
+ * "file:line: key: …" for an unknown, repeated, ill-typed or contradicting key, with the nearest valid one. */
+SHERD_API int sherd_config_load(struct sherd_config *out, const char *path, const char *const *overrides, int n,
+    int world);
+/* The same from memory; `name` stands for the file in messages. */
+SHERD_API int sherd_config_parse(struct sherd_config *out, const char *text, size_t bytes, const char *name,
+    const char *const *overrides, int n, int world);
+SHERD_API void sherd_config_free(struct sherd_config *config);
+/* The effective settings as YAML with one comment a line: where the value came from. Caller frees *out. */
+SHERD_API int sherd_config_print(const struct sherd_config *config, char **out);
+/* The text of configs/reference.yaml: every key, its default and help. Caller frees *out. */
+SHERD_API int sherd_config_reference(char **out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

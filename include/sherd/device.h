@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * A device (CPU, later a GPU): its memory, queues of ordered work, and events between queues.
+ * Called by the engine and by model authors; the mathematics stands in sherd/ops.h.
+ * Knows nothing of ranks, shards or models.
+ */
+#ifndef SHERD_DEVICE_H
+#define SHERD_DEVICE_H
+
+#include <sherd/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct sherd_device;
+struct sherd_queue;
+struct sherd_event;
+
+struct sherd_device_desc {
+    const char *name; /* "cpu", "cuda" or "cuda:N"; NULL means "cpu" */
+    int threads;      /* CPU: worker threads for the mathematics; 0 = one per available core */
+    int async;        /* CPU: side queues get a thread of their own, so that communication overlaps */
+};
+
+/* Opens a device. The caller owns *out; everything made from it must be freed first.
+ * EINVAL for an unknown name, EUNSUPPORTED where this machine or build lacks the device, with the reason. */
+SHERD_API int sherd_device_open(struct sherd_device **out, const struct sherd_device_desc *desc);
+SHERD_API void sherd_device_close(struct sherd_device *dev); /* NULL is fine */
+
+SHERD_API const char *sherd_device_name(const struct sherd_device *dev);
+/* Total and free bytes of the device's memory (the host's for "cpu"). */
+SHERD_API int sherd_device_memory(struct sherd_device *dev, size_t *total, size_t *available);
+
+/* Device memory, aligned to 256 bytes, contents undefined. ENOMEM names the size asked for. */
+SHERD_API int sherd_device_alloc(struct sherd_device *dev, void **out, size_t bytes);
+SHERD_API void sherd_device_free(struct sherd_device *dev, void *p);
+/* Host memory that the device copies to and from at full speed (pinned for a GPU). */
+SHERD_API int sherd_host_alloc(struct sherd_device *dev, void **out, size_t bytes);
+SHERD_API void sherd_host_free(struct sherd_device *dev, void *p);
+
+enum sherd_queue_kind {
+    SHERD_QUEUE_COMPUTE, /* the mathematics; on the CPU it runs at once in the calling thread */
+    SHERD_QUEUE_SIDE,    /* communication and copies: high priority; on the CPU a thread if desc.async */
+};
+
+/* Work on one queue runs in order; between queues only events order. */
+SHERD_API int sherd_queue_create(struct sherd_queue **out, struct sherd_device *dev, enum sherd_queue_kind kind);
+SHERD_API void sherd_queue_destroy(struct sherd_queue *queue);
+/* Waits until all work on the queue is done; returns the first error of that work. */
+SHERD_API int sherd_queue_sync(struct sherd_queue *queue);
+SHERD_API struct sherd_device *sherd_queue_device(struct sherd_queue *queue);
+
+/* An event marks a place in a queue. Waiting for an event that was never recorded does nothing. */
+SHERD_API int sherd_event_create(struct sherd_event **out, struct sherd_device *dev);
+SHERD_API void sherd_event_destroy(struct sherd_event *event);
+SHERD_API int sherd_event_record(struct sherd_event *event, struct sherd_queue *queue);
+/* Later work on `queue` waits for the event as recorded last before this call. */
+SHERD_API int sherd_event_wait(struct sherd_queue *queue, struct sherd_event *event);
+/* The host waits. */
+SHERD_API int sherd_event_sync(struct sherd_event *event);
+/* Milliseconds between two recorded and finished events. */
+SHERD_API int sherd_event_elapsed(struct sherd_event *from, struct sherd_event *to, double *ms);
+
+struct sherd_device_counters {
+    uint64_t allocs;     /* device allocations made since the device was opened */
+    uint64_t bytes;      /* device bytes held now */
+    uint64_t peak_bytes; /* most device bytes ever held */
+    uint64_t ops;        /* operations submitted */
+    double flops;        /* multiply-adds of matmul and attention counted twice, as usual */
+};
+SHERD_API void sherd_device_read(const struct sherd_device *dev, struct sherd_device_counters *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The engine: a model, sharded over the ranks of a communicator, stepped, saved and loaded. One engine is
+ * one rank; several may live in one process. And the training loop of the `sherd` program as one call.
+ */
+#ifndef SHERD_ENGINE_H
+#define SHERD_ENGINE_H
+
+#include <sherd/comm.h>
+#include <sherd/config.h>
+#include <sherd/model.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct sherd_engine;
+
+struct sherd_engine_desc {
+    const struct sherd_config *config; /* run.seed, shard, dtype, batch.micro, batch.seq, optim, schedule,
+                                          train.steps, model.freeze are read; copied */
+    const struct sherd_model *model;   /* borrowed */
+    struct sherd_device *device;       /* borrowed */
+    struct sherd_comm *comm;           /* borrowed; NULL = a world of one */
+};
+
+/* Collective. Lays out, allocates everything a step needs and draws the initial weights. ENOMEM shows the
+ * table of regions. The caller owns *out; what is borrowed must outlive it. */
+SHERD_API int sherd_engine_create(struct sherd_engine **out, const struct sherd_engine_desc *desc);
+SHERD_API void sherd_engine_destroy(struct sherd_engine *engine); /* NULL is fine */
+
+/* One micro-batch of this rank, in host memory: tokens[batch * seq] and targets[batch * seq], a negative
+ * target is ignored. batch may be below batch.micro (down to 0), seq must be batch.seq. */
+struct sherd_batch {
+    const int32_t *tokens, *targets;
+    int64_t batch;
+};
+
+struct sherd_step_stats {
+    int64_t step;      /* the step just taken, from 1 */
+    double loss;       /* mean over the valid targets of all ranks and micro-batches */
+    double grad_norm;  /* global norm before clipping */
+    double lr;         /* used in this step */
+    int64_t tokens;    /* valid targets of this step over all ranks */
+    int64_t tokens_seen; /* since step 1, over all ranks and resumes */
+    double seconds;    /* this step, on this rank */
+};
+
+/* Collective. One optimizer step over n_micro micro-batches (every rank the same number, at least 1).
+ * Data is read before the call returns. ENONFINITE: loss or gradient norm is not finite on some rank; every
+ * rank gets it, the weights are as before the step. */
+SHERD_API int sherd_engine_step(struct sherd_engine *engine, const struct sherd_batch *micro, int n_micro,
+    struct sherd_step_stats *stats);
+
+/* Collective. Mean loss over the valid targets of all ranks' batches; ranks may bring different numbers of
+ * batches. Weights are not touched. */
+SHERD_API int sherd_engine_eval(struct sherd_engine *engine, const struct sherd_batch *batches, int n,
+    double *loss, int64_t *tokens);
+
+/* Collective. Logits F32 [batch, seq, vocab] of this rank's batch, in host memory. */
+SHERD_API int sherd_engine_logits(struct sherd_engine *engine, const struct sherd_batch *batch, float *logits);
+
+/* Collective. Writes checkpoint `dir`/step-N, whole or not at all, and then the pointer `dir`/latest.
+ * `extra` is a JSON object kept in the manifest (NULL for none). */
+SHERD_API int sherd_engine_save(struct sherd_engine *engine, const char *dir, const char *extra);
+/* Collective. Loads a checkpoint written at any stage and any world. `path` is a step folder. */
+SHERD_API int sherd_engine_load(struct sherd_engine *engine, const char *path);
+
+/* Collective. Copies one tensor, whole, as F32 to host memory: what = "weight", "grad" (of the last step,
+ * before clipping) or the name of an optimizer state ("adam.m"). n elements must match. */
+SHERD_API int sherd_engine_tensor(struct sherd_engine *engine, const char *what, const char *name, float *out,
+    int64_t n);
+
+SHERD_API int64_t sherd_engine_steps(const struct sherd_engine *engine); /* steps taken */
+
+/* Device memory of one rank by region, in bytes. The formulas are in shard/memory.h. */
+#define SHERD_REGIONS(XX)                                                                                    \
+    XX(param, "parameters at rest")                                                                          \
+    XX(master, "float masters")                                                                              \
+    XX(state, "optimizer state")                                                                             \
+    XX(grad, "gradients at rest")                                                                            \
+    XX(slot, "gathered units")                                                                               \
+    XX(partial, "gradients before reduction")                                                                \
+    XX(activation, "activations between layers")                                                             \
+    XX(saved, "saved for backward")                                                                          \
+    XX(scratch, "work space")                                                                                \
+    XX(batch, "tokens, targets and scalars")
+
+struct sherd_memory {
+#define XX(name, text) uint64_t name;
+    SHERD_REGIONS(XX)
+#undef XX
+};
+
+/* What was allocated. */
+SHERD_API void sherd_engine_memory(const struct sherd_engine *engine, struct sherd_memory *out);
+
+/* What a run will need, with no device and no other rank: memory, bytes sent per step, the step program. */
+struct sherd_plan {
+    struct sherd_memory memory;              /* largest over the ranks */
+    uint64_t sent[SHERD_COLLECTIVES];        /* bytes one rank sends per optimizer step */
+    int64_t params, trained;                 /* elements */
+    int64_t layers, units;
+    double flops;                            /* per token, forward and backward: see docs/program.md */
+    char *program;                           /* text; free with sherd_plan_free */
+};
+SHERD_API int sherd_plan_make(struct sherd_plan *out, const struct sherd_config *config,
+    const struct sherd_model *model, int world);
+SHERD_API void sherd_plan_free(struct sherd_plan *plan);
+
+/* The model that the config describes (model.*), with model.freeze applied. */
+SHERD_API int sherd_config_model(struct sherd_model **out, const struct sherd_config *config);
+
+/* The training loop: data, steps, progress, evaluation, saving, resuming. Collective. `stop`, if not NULL,
+ * is asked before every step: non-zero ends the run after a save with ESTOPPED. */
+struct sherd_train_desc {
+    const struct sherd_config *config;
+    struct sherd_device *device;
+    struct sherd_comm *comm;
+    int (*stop)(void *ctx);
+    void *ctx;
+    int progress; /* draw a moving progress line on stderr (a terminal) */
+};
+SHERD_API int sherd_train(const struct sherd_train_desc *desc);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

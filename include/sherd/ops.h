@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The mathematics a model author calls. One row in SHERD_OPS is one operation; its arguments are a struct
+ * of the same name, filled with designated initializers:
+ *
+ *     sherd_matmul(queue, &(struct sherd_matmul){ .c = y, .a = x, .b = w, .m = rows, .n = out, .k = in, ... });
+ *
+ * All matrices are row-major and dense. Pointers are device memory. Sizes are counts of elements.
+ * `type` is the type of activations and weights (F32 or BF16); arithmetic is in float32, storage is rounded
+ * to nearest even. `grad_type` is the type of weight gradients (F32 or BF16), which are always ADDED to.
+ * Outputs may not overlap inputs unless it is said. Every call returns a status: EINVAL for arguments that
+ * cannot be right, UNSUPPORTED for a type this device lacks; failures of the work itself surface when the
+ * queue is synchronized. Results are deterministic: the same inputs give the same bits, whatever the number
+ * of threads.
+ *
+ * Letters: B batch, T sequence, C width, H heads, K kv heads, D head size, F mlp width, V vocabulary.
+ */
+#ifndef SHERD_OPS_H
+#define SHERD_OPS_H
+
+#include <sherd/device.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SHERD_OPS(XX)                                                                                        \
+    XX(copy)                                                                                                 \
+    XX(zero)                                                                                                 \
+    XX(cast)                                                                                                 \
+    XX(add)                                                                                                  \
+    XX(accumulate)                                                                                           \
+    XX(matmul)                                                                                               \
+    XX(bias_backward)                                                                                        \
+    XX(norm_forward)                                                                                         \
+    XX(norm_backward)                                                                                        \
+    XX(gelu_forward)                                                                                         \
+    XX(gelu_backward)                                                                                        \
+    XX(swiglu_forward)                                                                                       \
+    XX(swiglu_backward)                                                                                      \
+    XX(rope)                                                                                                 \
+    XX(attention_forward)                                                                                    \
+    XX(attention_backward)                                                                                   \
+    XX(embed_forward)                                                                                        \
+    XX(embed_backward)                                                                                       \
+    XX(loss)                                                                                                 \
+    XX(adamw)                                                                                                \
+    XX(sgd)                                                                                                  \
+    XX(square_sum)                                                                                           \
+    XX(ordered_sum)                                                                                          \
+    XX(clip_factor)
+
+/* dst = src, bytes. Host and device pointers both (host pointers from sherd_host_alloc for speed). */
+struct sherd_copy {
+    void *dst;
+    const void *src;
+    size_t bytes;
+};
+
+/* All bytes 0. */
+struct sherd_zero {
+    void *dst;
+    size_t bytes;
+};
+
+/* y[n] = x[n] with another type. */
+struct sherd_cast {
+    void *y;
+    const void *x;
+    int64_t n;
+    enum sherd_dtype y_type, x_type;
+};
+
+/* y[n] = a[n] + b[n]; y may be a or b. */
+struct sherd_add {
+    void *y;
+    const void *a, *b;
+    int64_t n;
+    enum sherd_dtype type;
+};
+
+/* dst[n] = src[n] (overwrite) or dst[n] += src[n]; dst is F32. */
+struct sherd_accumulate {
+    float *dst;
+    const void *src;
+    int64_t n;
+    enum sherd_dtype src_type;
+    int overwrite;
+};
+
+/* c[m,n] = op(a)[m,k] op(b)[k,n] + bias[n] + add[m,n].
+ * trans_a: a is stored [k,m]; trans_b: b is stored [n,k]. bias and add may be NULL. add may be c itself
+ * (accumulation) and has type c_type; a, b and bias have `type`. */
+struct sherd_matmul {
+    void *c;
+    const void *a, *b, *bias, *add;
+    int64_t m, n, k;
+    int trans_a, trans_b;
+    enum sherd_dtype type, c_type;
+};
+
+/* db[cols] += sum over rows of dy[rows,cols]. */
+struct sherd_bias_backward {
+    void *db;
+    const void *dy;
+    int64_t rows, cols;
+    enum sherd_dtype type, grad_type;
+    void *scratch; /* sherd_bias_backward_scratch() bytes */
+};
+
+enum sherd_norm_kind { SHERD_LAYER_NORM, SHERD_RMS_NORM };
+
+/* LayerNorm (arXiv 1607.06450): y = (x - mean) * rstd * w + b, rstd = 1/sqrt(var + eps), biased variance.
+ * RMSNorm (arXiv 1910.07467): y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps); mean and b unused (NULL).
+ * x, y [rows,cols]; w, b [cols]; mean, rstd [rows] float. b may be NULL. */
+struct sherd_norm_forward {
+    void *y;
+    float *mean, *rstd;
+    const void *x, *w, *b;
+    int64_t rows, cols;
+    float eps;
+    enum sherd_norm_kind kind;
+    enum sherd_dtype type;
+};
+
+/* dx = gradient through the norm + add (add [rows,cols] may be NULL: the gradient that came past the norm
+ * on the residual path; dx may be add). dw, db [cols] are added to; NULL where frozen or absent. */
+struct sherd_norm_backward {
+    void *dx, *dw, *db;
+    const void *dy, *x, *w, *add;
+    const float *mean, *rstd;
+    int64_t rows, cols;
+    enum sherd_norm_kind kind;
+    enum sherd_dtype type, grad_type;
+    void *scratch; /* sherd_norm_backward_scratch() bytes */
+};
+
+/* y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): GPT-2's "gelu_new" (arXiv 1606.08415). */
+struct sherd_gelu_forward {
+    void *y;
+    const void *x;
+    int64_t n;
+    enum sherd_dtype type;
+};
+
+/* dx = dy * gelu'(x); dx may be dy. */
+struct sherd_gelu_backward {
+    void *dx;
+    const void *dy, *x;
+    int64_t n;
+    enum sherd_dtype type;
+};
+
+/* y[rows,F] = silu(gate) * up, x[rows,2F] = gate | up, silu(g) = g / (1 + exp(-g)) (arXiv 2002.05202). */
+struct sherd_swiglu_forward {
+    void *y;
+    const void *x;
+    int64_t rows, cols; /* cols = F */
+    enum sherd_dtype type;
+};
+
+/* dx[rows,2F] from dy[rows,F] and x; dx may be x. */
+struct sherd_swiglu_backward {
+    void *dx;
+    const void *dy, *x;
+    int64_t rows, cols;
+    enum sherd_dtype type;
+};
+
+#define SHERD_MAX_HEAD_DIM 256
+
+/* Rotary positions (arXiv 2104.09864), half-split layout: for pair (i, i + D/2) of each of the first
+ * `rotated` heads of every row, angle = position * inv_freq[i]; position = row index within its sequence.
+ * In place on x[B,T,heads,D]. inverse != 0 rotates back (the gradient). */
+struct sherd_rope {
+    void *x;
+    int64_t batch, seq, heads, rotated, head_dim;
+    float inv_freq[SHERD_MAX_HEAD_DIM / 2];
+    int inverse;
+    enum sherd_dtype type;
+};
+
+/* Causal attention with grouped queries: out[B,T,H,D] = softmax(q k' * scale, causal) v.
+ * qkv[B,T,H+2K,D]: the q heads, then the k heads, then the v heads. lse[B,H,T] float is the log of the
+ * softmax denominators, kept for the backward pass. H is a multiple of K. */
+struct sherd_attention_forward {
+    void *out;
+    float *lse;
+    const void *qkv;
+    int64_t batch, seq, heads, kv_heads, head_dim;
+    float scale;
+    enum sherd_dtype type;
+    void *scratch; /* sherd_attention_forward_scratch() bytes */
+};
+
+/* dqkv (overwritten) from dout, out, lse and qkv. */
+struct sherd_attention_backward {
+    void *dqkv;
+    const void *dout, *out, *qkv;
+    const float *lse;
+    int64_t batch, seq, heads, kv_heads, head_dim;
+    float scale;
+    enum sherd_dtype type;
+    void *scratch; /* sherd_attention_backward_scratch() bytes */
+};
+
+/* y[B,T,C] = wte[token] + wpe[position]; wpe [>=T,C] may be NULL. A token outside [0,V) fails at sync. */
+struct sherd_embed_forward {
+    void *y;
+    const int32_t *tokens;
+    const void *wte, *wpe;
+    int64_t batch, seq, width, vocab;
+    enum sherd_dtype type;
+};
+
+/* dwte[V,C], dwpe[>=T,C] are added to, in a fixed order; either may be NULL. */
+struct sherd_embed_backward {
+    void *dwte, *dwpe;
+    const void *dy;
+    const int32_t *tokens;
+    int64_t batch, seq, width, vocab;
+    enum sherd_dtype type, grad_type;
+    void *scratch; /* sherd_embed_backward_scratch() bytes */
+};
+
+/* Softmax cross entropy over logits[rows,V], targets[rows]; a negative target is ignored (counts nothing,
+ * gradient 0). *sum += the losses of the valid rows, in row order, in double. If backward, logits are
+ * overwritten by (softmax - onehot) / *count: the weight of the whole step is applied here and nowhere
+ * else, so that all later reductions are plain sums. */
+struct sherd_loss {
+    void *logits;
+    double *sum;
+    const double *count; /* valid targets of the whole step over all ranks and micro-batches */
+    const int32_t *targets;
+    int64_t rows, vocab;
+    int backward;
+    enum sherd_dtype type;
+    void *scratch; /* sherd_loss_scratch() bytes */
+};
+
+/* AdamW (arXiv 1711.05101) on n elements: g = grad * *factor; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
+ * w -= lr * (m/c1 / (sqrt(v/c2) + eps) + weight_decay * w), c1 = 1 - b1^step, c2 = 1 - b2^step.
+ * master is the float weight; param gets its rounded copy (param may be NULL: master is the parameter).
+ * A factor that is NaN leaves everything unchanged: the step is not taken. step counts from 1. */
+struct sherd_adamw {
+    void *param;
+    float *master, *m, *v;
+    const void *grad;
+    const float *factor;
+    int64_t n, step;
+    float lr, beta1, beta2, eps, weight_decay;
+    enum sherd_dtype param_type, grad_type;
+};
+
+/* SGD with momentum as PyTorch has it: g = grad * *factor + weight_decay * w; m = momentum * m + g (m = g
+ * at step 1); w -= lr * m. momentum 0: m may be NULL. NaN factor: nothing changes. */
+struct sherd_sgd {
+    void *param;
+    float *master, *m;
+    const void *grad;
+    const float *factor;
+    int64_t n, step;
+    float lr, momentum, weight_decay;
+    enum sherd_dtype param_type, grad_type;
+};
+
+/* *sum += sum of x[i]^2, in double, in a fixed order. */
+struct sherd_square_sum {
+    double *sum;
+    const void *x;
+    int64_t n;
+    enum sherd_dtype type;
+    void *scratch; /* sherd_square_sum_scratch() bytes */
+};
+
+/* out[j] = sum over i of in[i * stride + j], i = 0..n-1 in that order, j = 0..cols-1. */
+struct sherd_ordered_sum {
+    double *out;
+    const double *in;
+    int64_t n, stride, cols;
+};
+
+/* *norm = sqrt(*square_sum); *factor = max_norm > 0 ? min(1, max_norm / (*norm + 1e-6)) : 1, as
+ * torch.nn.utils.clip_grad_norm_ has it; NaN when the norm is not finite. */
+struct sherd_clip_factor {
+    float *factor;
+    double *norm;
+    const double *square_sum;
+    float max_norm;
+};
+
+#define XX(name)                                                                                             \
+    struct sherd_##name;                                                                                     \
+    SHERD_API int sherd_##name(struct sherd_queue *queue, const struct sherd_##name *a);
+SHERD_OPS(XX)
+#undef XX
+
+/* Work space in bytes: the same on every device, so that memory can be planned without one. Only the size
+ * fields of the argument are read. */
+SHERD_API size_t sherd_bias_backward_scratch(const struct sherd_bias_backward *a);
+SHERD_API size_t sherd_norm_backward_scratch(const struct sherd_norm_backward *a);
+SHERD_API size_t sherd_attention_forward_scratch(const struct sherd_attention_forward *a);
+SHERD_API size_t sherd_attention_backward_scratch(const struct sherd_attention_backward *a);
+SHERD_API size_t sherd_embed_backward_scratch(const struct sherd_embed_backward *a);
+SHERD_API size_t sherd_loss_scratch(const struct sherd_loss *a);
+SHERD_API size_t sherd_square_sum_scratch(const struct sherd_square_sum *a);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
