@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Text: builder, strict parsers that do not depend on the locale, nearest word, patterns, sizes for people.
+ */
+#include "base/text.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+
+#define NUMBER_BYTES 64 /* longest number that the parsers read */
+#define WORD_BYTES 96   /* longest word that is compared for nearness */
+
+/* Room for `more` bytes and a NUL. */
+static int reserve(struct text *t, size_t more)
+{
+    if (t->failed || more > SIZE_MAX / 4 || t->len > SIZE_MAX / 4) {
+        t->failed = 1;
+        return 0;
+    }
+    size_t need = t->len + more + 1;
+    if (need <= t->cap)
+        return 1;
+    size_t cap = MAX(MAX(need, t->cap * 2), 128);
+    char *data = mem_realloc(t->data, cap, 1);
+    if (!data) {
+        t->failed = 1;
+        return 0;
+    }
+    t->data = data;
+    t->cap = cap;
+    return 1;
+}
+
+void text_add(struct text *t, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    if (n < 0) {
+        t->failed = 1;
+        return;
+    }
+    if (!reserve(t, (size_t)n))
+        return;
+    va_start(args, format);
+    vsnprintf(t->data + t->len, (size_t)n + 1, format, args);
+    va_end(args);
+    t->len += (size_t)n;
+}
+
+void text_put(struct text *t, const char *s, size_t bytes)
+{
+    if (!reserve(t, bytes))
+        return;
+    if (bytes)
+        memcpy(t->data + t->len, s, bytes);
+    t->len += bytes;
+    t->data[t->len] = '\0';
+}
+
+int text_take(struct text *t, char **out)
+{
+    if (!t->data)
+        text_put(t, "", 0);
+    if (t->failed) {
+        size_t len = t->len;
+        text_finish(t);
+        return SHERD_FAIL(SHERD_ENOMEM, "out of memory while building a text, after %zu bytes", len);
+    }
+    *out = t->data;
+    *t = (struct text){ 0 };
+    return SHERD_OK;
+}
+
+void text_finish(struct text *t)
+{
+    mem_free(t->data);
+    *t = (struct text){ 0 };
+}
+
+/* A decimal number as written: sign, all digits without the point, and the power of ten they are scaled by.
+ * Digits may have single underscores between them. */
+struct number {
+    char digits[NUMBER_BYTES];
+    int n_digits;
+    int exponent;
+    int negative;
+};
+
+/* Reads digits (with underscores) to the number; returns how many, -1 for a misplaced underscore or too many.
+ */
+static int scan_digits(const char **s, struct number *num)
+{
+    int n = 0;
+    for (const char *p = *s;; p++) {
+        if (*p == '_' && n > 0 && isdigit((unsigned char)p[1]))
+            continue;
+        if (!isdigit((unsigned char)*p)) {
+            *s = p;
+            return *p == '_' ? -1 : n;
+        }
+        if (num->n_digits == NUMBER_BYTES - 1)
+            return -1;
+        num->digits[num->n_digits++] = *p;
+        n++;
+    }
+}
+
+/* Reads the number at the start of s; *end is what follows it. */
+static int scan_number(const char *s, struct number *num, const char **end)
+{
+    *num = (struct number){ 0 };
+    if (*s == '-' || *s == '+')
+        num->negative = *s++ == '-';
+    int whole = scan_digits(&s, num), fraction = 0;
+    if (whole < 0)
+        return SHERD_EINVAL;
+    if (*s == '.') {
+        s++;
+        fraction = scan_digits(&s, num);
+        if (fraction < 0)
+            return SHERD_EINVAL;
+    }
+    if (whole + fraction == 0)
+        return SHERD_EINVAL;
+    if (*s == 'e' || *s == 'E') {
+        s++;
+        int negative = *s == '-';
+        s += *s == '-' || *s == '+';
+        int n = 0;
+        for (; isdigit((unsigned char)*s); s++, n++)
+            num->exponent = MIN(num->exponent * 10 + (*s - '0'), 100000);
+        if (n == 0)
+            return SHERD_EINVAL;
+        num->exponent = negative ? -num->exponent : num->exponent;
+    }
+    num->exponent -= fraction;
+    *end = s;
+    return SHERD_OK;
+}
+
+/* The magnitude of the number times `unit`, if it is a whole number that fits. */
+static int exact(const struct number *num, uint64_t unit, uint64_t *out)
+{
+    int n = num->n_digits, exponent = num->exponent;
+    __extension__ unsigned __int128 v = 0; /* a product of two 64-bit numbers fits */
+    while (n > 0 && exponent < 0 && num->digits[n - 1] == '0')
+        n--, exponent++;
+    for (int i = 0; i < n; i++) {
+        v = v * 10 + (unsigned)(num->digits[i] - '0');
+        if (v > UINT64_MAX)
+            return SHERD_EINVAL;
+    }
+    for (; exponent > 0 && v > 0 && v <= UINT64_MAX; exponent--)
+        v *= 10;
+    if (v > UINT64_MAX)
+        return SHERD_EINVAL;
+    v *= unit;
+    for (; exponent < 0 && v > 0; exponent++) {
+        if (v % 10 != 0)
+            return SHERD_EINVAL;
+        v /= 10;
+    }
+    if (v > UINT64_MAX)
+        return SHERD_EINVAL;
+    *out = (uint64_t)v;
+    return SHERD_OK;
+}
+
+static int finite_value(const struct number *num, double unit, double *out)
+{
+    char text[NUMBER_BYTES + 16];
+    snprintf(text, sizeof(text), "%s%se%d", num->negative ? "-" : "", num->digits, num->exponent);
+    errno = 0;
+    double v = strtod(text, NULL); /* digits and an exponent only: the same in every locale */
+    if (isinf(v) || (v == 0 && errno == ERANGE) || isinf(v * unit))
+        return SHERD_EINVAL;
+    *out = v * unit;
+    return SHERD_OK;
+}
+
+int text_int(const char *s, int64_t *out)
+{
+    struct number num;
+    const char *end;
+    uint64_t v;
+    SHERD_TRY(scan_number(s, &num, &end));
+    if (*end)
+        return SHERD_EINVAL;
+    SHERD_TRY(exact(&num, 1, &v));
+    if (v > (uint64_t)INT64_MAX + (uint64_t)num.negative)
+        return SHERD_EINVAL;
+    *out = num.negative ? (int64_t)(0 - v) : (int64_t)v;
+    return SHERD_OK;
+}
+
+int text_double(const char *s, double *out)
+{
+    struct number num;
+    const char *end;
+    SHERD_TRY(scan_number(s, &num, &end));
+    return *end ? SHERD_EINVAL : finite_value(&num, 1, out);
+}
+
+int text_bytes(const char *s, uint64_t *out)
+{
+    static const char prefixes[] = "KMGT";
+    struct number num;
+    const char *end;
+    SHERD_TRY(scan_number(s, &num, &end));
+    uint64_t unit = 1;
+    const char *prefix = *end ? strchr(prefixes, *end) : NULL;
+    if (prefix) {
+        uint64_t step = end[1] == 'i' ? 1024 : 1000;
+        for (const char *p = prefixes; p <= prefix; p++)
+            unit *= step;
+        end += step == 1024 ? 2 : 1;
+    }
+    end += *end == 'B';
+    if (*end || num.negative)
+        return SHERD_EINVAL;
+    return exact(&num, unit, out);
+}
+
+int text_seconds(const char *s, double *out)
+{
+    struct number num;
+    const char *end;
+    double unit = 1;
+    SHERD_TRY(scan_number(s, &num, &end));
+    switch (*end) {
+    case 's':
+        end++;
+        break;
+    case 'm':
+        unit = 60, end++;
+        break;
+    case 'h':
+        unit = 3600, end++;
+        break;
+    case 'd':
+        unit = 86400, end++;
+        break;
+    default:
+        break;
+    }
+    return *end || num.negative ? SHERD_EINVAL : finite_value(&num, unit, out);
+}
+
+int text_bool(const char *s, int *out)
+{
+    static const char *const words[2][3] = { { "false", "no", "off" }, { "true", "yes", "on" } };
+    for (int v = 0; v < 2; v++)
+        for (int i = 0; i < 3; i++)
+            if (strcasecmp(s, words[v][i]) == 0) {
+                *out = v;
+                return SHERD_OK;
+            }
+    return SHERD_EINVAL;
+}
+
+/* Insertions, deletions, replacements and swaps of neighbours; case does not count. */
+static int distance(const char *a, int n, const char *b, int m)
+{
+    int rows[3][WORD_BYTES + 1];
+    int *two = rows[0], *one = rows[1], *now = rows[2];
+    for (int j = 0; j <= m; j++)
+        one[j] = j;
+    for (int i = 1; i <= n; i++) {
+        now[0] = i;
+        for (int j = 1; j <= m; j++) {
+            int x = tolower((unsigned char)a[i - 1]), y = tolower((unsigned char)b[j - 1]);
+            int d = MIN(MIN(one[j], now[j - 1]) + 1, one[j - 1] + (x != y));
+            if (i > 1 && j > 1 && x == tolower((unsigned char)b[j - 2]) &&
+                y == tolower((unsigned char)a[i - 2]))
+                d = MIN(d, two[j - 2] + 1);
+            now[j] = d;
+        }
+        int *spare = two;
+        two = one, one = now, now = spare;
+    }
+    return one[m];
+}
+
+const char *text_nearest(const char *s, const char *const *words, int n)
+{
+    size_t len = strlen(s);
+    if (len > WORD_BYTES)
+        return NULL;
+    int best = MAX((int)len / 3, 1) + 1; /* a third of the letters may be wrong */
+    const char *nearest = NULL;
+    for (int i = 0; i < n; i++) {
+        size_t m = strlen(words[i]);
+        if (m > WORD_BYTES)
+            continue;
+        int d = distance(s, (int)len, words[i], (int)m);
+        if (d < best && d < (int)MAX(len, m)) {
+            best = d;
+            nearest = words[i];
+        }
+    }
+    return nearest;
+}
+
+int text_match(const char *pattern, const char *s)
+{
+    const char *star = NULL, *resume = NULL; /* where to go on when the text after the last * fails */
+    while (*s) {
+        if (*pattern == '*') {
+            star = ++pattern;
+            resume = s;
+        } else if (*pattern == *s) {
+            pattern++, s++;
+        } else if (star) {
+            pattern = star;
+            s = ++resume;
+        } else {
+            return 0;
+        }
+    }
+    while (*pattern == '*')
+        pattern++;
+    return *pattern == '\0';
+}
+
+int text_starts(const char *s, const char *prefix)
+{
+    return strncmp(s, prefix, strlen(prefix)) == 0;
+}
+
+int text_ends(const char *s, const char *suffix)
+{
+    size_t n = strlen(s), m = strlen(suffix);
+    return n >= m && strcmp(s + n - m, suffix) == 0;
+}
+
+const char *text_human_bytes(double bytes, char buf[32])
+{
+    static const char *const units[] = { "B", "kB", "MB", "GB", "TB", "PB", "EB" };
+    size_t i = 0;
+    while (fabs(bytes) >= (i == 0 ? 999.5 : 999.95) && i + 1 < ARRAY_LEN(units))
+        bytes /= 1000, i++;
+    snprintf(buf, 32, i == 0 ? "%.0f %s" : "%.1f %s", bytes, units[i]);
+    return buf;
+}
+
+const char *text_commas(int64_t n, char buf[32])
+{
+    char digits[24];
+    uint64_t v = n < 0 ? 0 - (uint64_t)n : (uint64_t)n;
+    int len = snprintf(digits, sizeof(digits), "%llu", (unsigned long long)v);
+    char *p = buf;
+    if (n < 0)
+        *p++ = '-';
+    for (int i = 0; i < len; i++) {
+        if (i > 0 && (len - i) % 3 == 0)
+            *p++ = ',';
+        *p++ = digits[i];
+    }
+    *p = '\0';
+    return buf;
+}
+
+const char *text_human_seconds(double seconds, char buf[32])
+{
+    if (!(seconds >= 0 && seconds < 1e12)) {
+        snprintf(buf, 32, "?");
+        return buf;
+    }
+    long long s = llround(seconds);
+    if (s >= 86400)
+        snprintf(buf, 32, "%lldd%02lldh", s / 86400, s / 3600 % 24);
+    else if (s >= 3600)
+        snprintf(buf, 32, "%lldh%02lldm", s / 3600, s / 60 % 60);
+    else if (s >= 60)
+        snprintf(buf, 32, "%lldm%02llds", s / 60, s % 60);
+    else
+        snprintf(buf, 32, "%llds", s);
+    return buf;
+}
