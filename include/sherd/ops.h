@@ -27,7 +27,7 @@ extern "C" {
 
 #define SHERD_OPS(XX)                                                                                        \
     XX(copy)                                                                                                 \
-    XX(zero)                                                                                                 \
+    XX(fill)                                                                                                 \
     XX(cast)                                                                                                 \
     XX(add)                                                                                                  \
     XX(accumulate)                                                                                           \
@@ -58,10 +58,11 @@ struct sherd_copy {
     size_t bytes;
 };
 
-/* All bytes 0. */
-struct sherd_zero {
+/* Every byte of dst = byte. */
+struct sherd_fill {
     void *dst;
     size_t bytes;
+    unsigned char byte;
 };
 
 /* y[n] = x[n] with another type. */
