@@ -17,7 +17,8 @@ int json_parse_file(json_t **out, const char *path, size_t max_bytes);
 
 /* Members of an object; EFORMAT "where: member 'key' is missing / must be an integer" … Borrowed results.
  * Integers must lie in [min, max]. */
-int json_get_int(const json_t *object, const char *key, int64_t min, int64_t max, const char *where, int64_t *out);
+int json_get_int(
+    const json_t *object, const char *key, int64_t min, int64_t max, const char *where, int64_t *out);
 int json_get_double(const json_t *object, const char *key, const char *where, double *out);
 int json_get_text(const json_t *object, const char *key, const char *where, const char **out);
 int json_get_array(const json_t *object, const char *key, const char *where, json_t **out);

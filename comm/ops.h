@@ -22,13 +22,13 @@ struct comm_ops {
     /* out[size * elems] = in of every rank in rank order; in may be out + rank * elems (in place). */
     int (*all_gather)(struct sherd_comm *, struct sherd_queue *, void *out, const void *in, int64_t elems,
         enum sherd_dtype type);
-    /* out[elems] = sum over ranks of in[rank * elems ..]; out may be in + rank * elems (in place). The rest of
-     * `in` is undefined afterwards. */
-    int (*reduce_scatter)(struct sherd_comm *, struct sherd_queue *, void *out, void *in, int64_t elems,
-        enum sherd_dtype type);
+    /* out[elems] = sum over ranks of in[rank * elems ..]; out may be in + rank * elems (in place). The rest
+     * of `in` is undefined afterwards. */
+    int (*reduce_scatter)(
+        struct sherd_comm *, struct sherd_queue *, void *out, void *in, int64_t elems, enum sherd_dtype type);
     /* buf[elems] = sum or max over ranks, in place. */
-    int (*all_reduce)(struct sherd_comm *, struct sherd_queue *, void *buf, int64_t elems, enum sherd_dtype type,
-        enum comm_reduce reduce);
+    int (*all_reduce)(struct sherd_comm *, struct sherd_queue *, void *buf, int64_t elems,
+        enum sherd_dtype type, enum comm_reduce reduce);
     int (*broadcast)(struct sherd_comm *, struct sherd_queue *, void *buf, size_t bytes, int root);
     /* A second communicator over the same ranks, for another queue. Collective. Fills impl of *twin. */
     int (*dup)(struct sherd_comm *, struct sherd_comm *twin);
@@ -47,10 +47,10 @@ struct sherd_comm {
 
 int comm_all_gather(struct sherd_comm *, struct sherd_queue *, void *out, const void *in, int64_t elems,
     enum sherd_dtype type);
-int comm_reduce_scatter(struct sherd_comm *, struct sherd_queue *, void *out, void *in, int64_t elems,
-    enum sherd_dtype type);
-int comm_all_reduce(struct sherd_comm *, struct sherd_queue *, void *buf, int64_t elems, enum sherd_dtype type,
-    enum comm_reduce reduce);
+int comm_reduce_scatter(
+    struct sherd_comm *, struct sherd_queue *, void *out, void *in, int64_t elems, enum sherd_dtype type);
+int comm_all_reduce(struct sherd_comm *, struct sherd_queue *, void *buf, int64_t elems,
+    enum sherd_dtype type, enum comm_reduce reduce);
 int comm_broadcast(struct sherd_comm *, struct sherd_queue *, void *buf, size_t bytes, int root);
 int comm_dup(struct sherd_comm **out, struct sherd_comm *comm);
 

@@ -15,7 +15,7 @@ enum op_index {
 #define XX(name) OP_##name,
     SHERD_OPS(XX)
 #undef XX
-    OP_COUNT
+        OP_COUNT
 };
 
 /* Bytes of the argument struct of each operation, by op_index; and its name. */

@@ -14,7 +14,7 @@
 
 /* Contiguous elements with the same rules. */
 struct optim_span {
-    void *param;   /* rounded copy to write; NULL when the master is the parameter */
+    void *param; /* rounded copy to write; NULL when the master is the parameter */
     float *master;
     float *state[OPTIM_MAX_STATES];
     const void *grad;

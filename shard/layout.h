@@ -36,7 +36,7 @@ struct shard_unit_layout {
     int64_t elems[SHARD_SEGMENTS]; /* padded */
     int first_tensor, n_tensors;   /* in offset order within each segment */
     int n_params;
-    int64_t *param_offset;               /* of each parameter, within its segment */
+    int64_t *param_offset; /* of each parameter, within its segment */
     enum shard_segment *param_segment;
 };
 
@@ -51,7 +51,7 @@ struct shard_layout {
 /* Contiguous elements of one tensor within one segment. */
 struct shard_span {
     int tensor;
-    int64_t first; /* within the tensor */
+    int64_t first;  /* within the tensor */
     int64_t offset; /* within the segment */
     int64_t elems;
 };
@@ -65,7 +65,8 @@ static inline int64_t layout_slice(const struct shard_layout *layout, int unit, 
     return layout->units[unit].elems[segment] / layout->world;
 }
 
-/* The spans of [begin, end) of a segment, in offset order: writes at most `cap`, returns how many there are. */
+/* The spans of [begin, end) of a segment, in offset order: writes at most `cap`, returns how many there are.
+ */
 int layout_spans(const struct shard_layout *layout, int unit, enum shard_segment segment, int64_t begin,
     int64_t end, struct shard_span *out, int cap);
 

@@ -52,12 +52,13 @@ struct sherd_ckpt_span {
     int rank;
     int64_t first, elems;
 };
-SHERD_API int sherd_ckpt_span_at(const struct sherd_ckpt *ckpt, int tensor, int i, struct sherd_ckpt_span *out);
+SHERD_API int sherd_ckpt_span_at(
+    const struct sherd_ckpt *ckpt, int tensor, int i, struct sherd_ckpt_span *out);
 
 /* Reads elements [first, first + n) of a tensor as F32. what = "weight" or an optimizer state ("adam.m").
  * EFORMAT/EIO name file and tensor. */
-SHERD_API int sherd_ckpt_read(struct sherd_ckpt *ckpt, const char *what, int tensor, int64_t first, int64_t n,
-    float *out);
+SHERD_API int sherd_ckpt_read(
+    struct sherd_ckpt *ckpt, const char *what, int tensor, int64_t first, int64_t n, float *out);
 
 /* Recomputes every file's sum. ECORRUPT names the first file that differs. */
 SHERD_API int sherd_ckpt_verify(struct sherd_ckpt *ckpt);

@@ -18,7 +18,7 @@ struct sherd_world {
     int rank, size;             /* over the whole job */
     int local_rank, local_size; /* on this host */
     char job[128];              /* names the job: ranks of different jobs never meet */
-    char source[64];            /* where this was learnt: "torchrun", "Open MPI", "Slurm", "single process" … */
+    char source[64]; /* where this was learnt: "torchrun", "Open MPI", "Slurm", "single process" … */
 };
 
 /* Reads RANK, WORLD_SIZE, LOCAL_RANK … (torchrun and sherd itself), then OMPI_*, MV2_*, PMI_*, then SLURM
@@ -36,12 +36,13 @@ struct sherd_comm_desc {
 /* Opens the communicator that suits the device: a world of one needs none, CPU ranks of one host share
  * memory. Collective: returns when all ranks have come, ETIMEOUT naming those that have not.
  * The caller owns *out; the device must outlive it. */
-SHERD_API int sherd_comm_open(struct sherd_comm **out, struct sherd_device *dev, const struct sherd_comm_desc *desc);
+SHERD_API int sherd_comm_open(
+    struct sherd_comm **out, struct sherd_device *dev, const struct sherd_comm_desc *desc);
 
 /* One process, `size` ranks as threads: fills comms[0..size-1], one for each thread. devs[r] is the device
  * of rank r. For tests and for embedding. */
-SHERD_API int sherd_comm_open_threads(struct sherd_comm **comms, struct sherd_device *const *devs, int size,
-    double timeout);
+SHERD_API int sherd_comm_open_threads(
+    struct sherd_comm **comms, struct sherd_device *const *devs, int size, double timeout);
 
 SHERD_API void sherd_comm_close(struct sherd_comm *comm); /* NULL is fine; not collective */
 

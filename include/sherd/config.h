@@ -26,8 +26,8 @@ enum sherd_resume { SHERD_RESUME_NEVER, SHERD_RESUME_AUTO, SHERD_RESUME_REQUIRED
 
 struct sherd_config {
     struct {
-        char *dir;     /* everything the run writes */
-        char *device;  /* "cpu", "cuda" */
+        char *dir;       /* everything the run writes */
+        char *device;    /* "cpu", "cuda" */
         int64_t threads; /* CPU threads of a rank; 0 = share the cores among the ranks of the host */
         int64_t seed;
         enum sherd_resume resume;
@@ -88,9 +88,10 @@ struct sherd_config {
 SHERD_API int sherd_config_default(struct sherd_config *out);
 /* Reads a file, then applies the overrides ("key.path=value", n of them) as if they stood in it. `world` is
  * the number of ranks, for the batch arithmetic; 0 = unknown, arithmetic not checked. ECONFIG with
- * "file:line: key: …" for an unknown, repeated, ill-typed or contradicting key, with the nearest valid one. */
-SHERD_API int sherd_config_load(struct sherd_config *out, const char *path, const char *const *overrides, int n,
-    int world);
+ * "file:line: key: …" for an unknown, repeated, ill-typed or contradicting key, with the nearest valid one.
+ */
+SHERD_API int sherd_config_load(
+    struct sherd_config *out, const char *path, const char *const *overrides, int n, int world);
 /* The same from memory; `name` stands for the file in messages. */
 SHERD_API int sherd_config_parse(struct sherd_config *out, const char *text, size_t bytes, const char *name,
     const char *const *overrides, int n, int world);

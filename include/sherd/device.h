@@ -46,7 +46,8 @@ enum sherd_queue_kind {
 };
 
 /* Work on one queue runs in order; between queues only events order. */
-SHERD_API int sherd_queue_create(struct sherd_queue **out, struct sherd_device *dev, enum sherd_queue_kind kind);
+SHERD_API int sherd_queue_create(
+    struct sherd_queue **out, struct sherd_device *dev, enum sherd_queue_kind kind);
 SHERD_API void sherd_queue_destroy(struct sherd_queue *queue);
 /* Waits until all work on the queue is done; returns the first error of that work. */
 SHERD_API int sherd_queue_sync(struct sherd_queue *queue);

@@ -38,13 +38,13 @@ struct sherd_batch {
 };
 
 struct sherd_step_stats {
-    int64_t step;      /* the step just taken, from 1 */
-    double loss;       /* mean over the valid targets of all ranks and micro-batches */
-    double grad_norm;  /* global norm before clipping */
-    double lr;         /* used in this step */
-    int64_t tokens;    /* valid targets of this step over all ranks */
+    int64_t step;        /* the step just taken, from 1 */
+    double loss;         /* mean over the valid targets of all ranks and micro-batches */
+    double grad_norm;    /* global norm before clipping */
+    double lr;           /* used in this step */
+    int64_t tokens;      /* valid targets of this step over all ranks */
     int64_t tokens_seen; /* since step 1, over all ranks and resumes */
-    double seconds;    /* this step, on this rank */
+    double seconds;      /* this step, on this rank */
 };
 
 /* Collective. One optimizer step over n_micro micro-batches (every rank the same number, at least 1).
@@ -55,11 +55,12 @@ SHERD_API int sherd_engine_step(struct sherd_engine *engine, const struct sherd_
 
 /* Collective. Mean loss over the valid targets of all ranks' batches; ranks may bring different numbers of
  * batches. Weights are not touched. */
-SHERD_API int sherd_engine_eval(struct sherd_engine *engine, const struct sherd_batch *batches, int n,
-    double *loss, int64_t *tokens);
+SHERD_API int sherd_engine_eval(
+    struct sherd_engine *engine, const struct sherd_batch *batches, int n, double *loss, int64_t *tokens);
 
 /* Collective. Logits F32 [batch, seq, vocab] of this rank's batch, in host memory. */
-SHERD_API int sherd_engine_logits(struct sherd_engine *engine, const struct sherd_batch *batch, float *logits);
+SHERD_API int sherd_engine_logits(
+    struct sherd_engine *engine, const struct sherd_batch *batch, float *logits);
 
 /* Collective. Writes checkpoint `dir`/step-N, whole or not at all, and then the pointer `dir`/latest.
  * `extra` is a JSON object kept in the manifest (NULL for none). */
@@ -69,8 +70,8 @@ SHERD_API int sherd_engine_load(struct sherd_engine *engine, const char *path);
 
 /* Collective. Copies one tensor, whole, as F32 to host memory: what = "weight", "grad" (of the last step,
  * before clipping) or the name of an optimizer state ("adam.m"). n elements must match. */
-SHERD_API int sherd_engine_tensor(struct sherd_engine *engine, const char *what, const char *name, float *out,
-    int64_t n);
+SHERD_API int sherd_engine_tensor(
+    struct sherd_engine *engine, const char *what, const char *name, float *out, int64_t n);
 
 SHERD_API int64_t sherd_engine_steps(const struct sherd_engine *engine); /* steps taken */
 
@@ -98,15 +99,15 @@ SHERD_API void sherd_engine_memory(const struct sherd_engine *engine, struct she
 
 /* What a run will need, with no device and no other rank: memory, bytes sent per step, the step program. */
 struct sherd_plan {
-    struct sherd_memory memory;              /* largest over the ranks */
-    uint64_t sent[SHERD_COLLECTIVES];        /* bytes one rank sends per optimizer step */
-    int64_t params, trained;                 /* elements */
+    struct sherd_memory memory;       /* largest over the ranks */
+    uint64_t sent[SHERD_COLLECTIVES]; /* bytes one rank sends per optimizer step */
+    int64_t params, trained;          /* elements */
     int64_t layers, units;
-    double flops;                            /* per token, forward and backward: see docs/program.md */
-    char *program;                           /* text; free with sherd_plan_free */
+    double flops;  /* per token, forward and backward: see docs/program.md */
+    char *program; /* text; free with sherd_plan_free */
 };
-SHERD_API int sherd_plan_make(struct sherd_plan *out, const struct sherd_config *config,
-    const struct sherd_model *model, int world);
+SHERD_API int sherd_plan_make(
+    struct sherd_plan *out, const struct sherd_config *config, const struct sherd_model *model, int world);
 SHERD_API void sherd_plan_free(struct sherd_plan *plan);
 
 /* The model that the config describes (model.*), with model.freeze applied. */

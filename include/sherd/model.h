@@ -40,7 +40,8 @@ struct sherd_param {
     unsigned flags;                 /* enum sherd_param_flags */
     const struct sherd_part *parts; /* NULL: the parameter is one tensor called `name` */
     int n_parts;
-    const char *alias; /* second name of a tied tensor, NULL for none; readers accept it, exports may write it */
+    const char
+        *alias; /* second name of a tied tensor, NULL for none; readers accept it, exports may write it */
 };
 
 /* Parameters that move together. Two layers that name the same unit share its weights: that is tying. */
@@ -57,8 +58,8 @@ struct sherd_shape {
 
 /* What one layer needs for one micro-batch. */
 struct sherd_layer_sizes {
-    int64_t out_width;   /* y is [batch, seq, out_width]; 0 for the last layer, which ends in the loss */
-    size_t saved_bytes;  /* kept from forward to backward, in addition to x and y */
+    int64_t out_width;    /* y is [batch, seq, out_width]; 0 for the last layer, which ends in the loss */
+    size_t saved_bytes;   /* kept from forward to backward, in addition to x and y */
     size_t scratch_bytes; /* work space, the larger of forward and backward */
 };
 
@@ -84,7 +85,7 @@ struct sherd_run {
     const int32_t *targets; /* [batch, seq]; negative = ignored */
     double *loss_sum;       /* the last layer adds the sum of the losses of valid targets (see sherd_loss) */
     const double *count;    /* valid targets of the whole step; the last layer divides its gradient by it */
-    float *logits;          /* EVAL: where the last layer leaves its outputs as F32 [batch, seq, V], or NULL */
+    float *logits; /* EVAL: where the last layer leaves its outputs as F32 [batch, seq, V], or NULL */
 };
 
 /* A kind of layer. In TRAIN mode the last layer may leave all of its work to backward, which runs directly
@@ -92,8 +93,8 @@ struct sherd_run {
  * codes only; text by sherd_fail(). */
 struct sherd_layer_ops {
     const char *kind; /* "mlp": for messages and timelines */
-    int (*sizes)(const void *arg, const struct sherd_shape *in, enum sherd_dtype type,
-        struct sherd_layer_sizes *out);
+    int (*sizes)(
+        const void *arg, const struct sherd_shape *in, enum sherd_dtype type, struct sherd_layer_sizes *out);
     int (*forward)(struct sherd_run *run);
     int (*backward)(struct sherd_run *run);
 };
@@ -110,7 +111,7 @@ struct sherd_model_spec {
     int n_units;
     const struct sherd_layer *layers; /* in forward order; backward is this list reversed */
     int n_layers;
-    int64_t vocab; /* tokens and targets must be below it; 0 = not checked */
+    int64_t vocab;           /* tokens and targets must be below it; 0 = not checked */
     const char *export_json; /* text of a config.json for exports, NULL for none */
 };
 
@@ -144,8 +145,8 @@ SHERD_API const char *sherd_model_family(int i);
 
 /* Finite differences on every layer of the model at small size: fails with the first parameter or input
  * whose gradient is wrong. For authors of layers. batch and seq are the size of the trial. */
-SHERD_API int sherd_model_check(const struct sherd_model *model, struct sherd_device *dev, int64_t batch,
-    int64_t seq, uint64_t seed);
+SHERD_API int sherd_model_check(
+    const struct sherd_model *model, struct sherd_device *dev, int64_t batch, int64_t seq, uint64_t seed);
 
 /* Fails from a layer: sets the error text (printf style) and returns the status given. */
 SHERD_API int sherd_fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -4,7 +4,8 @@
  * The mathematics a model author calls. One row in SHERD_OPS is one operation; its arguments are a struct
  * of the same name, filled with designated initializers:
  *
- *     sherd_matmul(queue, &(struct sherd_matmul){ .c = y, .a = x, .b = w, .m = rows, .n = out, .k = in, ... });
+ *     sherd_matmul(queue, &(struct sherd_matmul){ .c = y, .a = x, .b = w, .m = rows, .n = out, .k = in, ...
+ * });
  *
  * All matrices are row-major and dense. Pointers are device memory. Sizes are counts of elements.
  * `type` is the type of activations and weights (F32 or BF16); arithmetic is in float32, storage is rounded
