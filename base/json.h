@@ -11,11 +11,11 @@
 #include <sherd/base.h>
 #include <jansson.h>
 
-/* Parses `bytes` bytes; EFORMAT "name:line:column: …". The root must be an object. json_decref it. */
+/* Parses `bytes` bytes; EFORMAT "name:line:column: ...". The root must be an object. json_decref it. */
 int json_parse(json_t **out, const char *text, size_t bytes, const char *name);
 int json_parse_file(json_t **out, const char *path, size_t max_bytes);
 
-/* Members of an object; EFORMAT "where: member 'key' is missing / must be an integer" … Borrowed results.
+/* Members of an object; EFORMAT "where: member 'key' is missing / must be an integer" ... Borrowed results.
  * Integers must lie in [min, max]. */
 int json_get_int(
     const json_t *object, const char *key, int64_t min, int64_t max, const char *where, int64_t *out);

@@ -18,10 +18,10 @@ struct sherd_world {
     int rank, size;             /* over the whole job */
     int local_rank, local_size; /* on this host */
     char job[128];              /* names the job: ranks of different jobs never meet */
-    char source[64]; /* where this was learnt: "torchrun", "Open MPI", "Slurm", "single process" … */
+    char source[64]; /* where this was learnt: "torchrun", "Open MPI", "Slurm", "single process" ... */
 };
 
-/* Reads RANK, WORLD_SIZE, LOCAL_RANK … (torchrun and sherd itself), then OMPI_*, MV2_*, PMI_*, then SLURM
+/* Reads RANK, WORLD_SIZE, LOCAL_RANK ... (torchrun and sherd itself), then OMPI_*, MV2_*, PMI_*, then SLURM
  * step variables; nothing set = a world of one. ECONFIG for half a set (RANK without WORLD_SIZE) or a rank
  * outside the world, naming the variables. */
 SHERD_API int sherd_world_from_env(struct sherd_world *out);

@@ -88,7 +88,7 @@ struct sherd_config {
 SHERD_API int sherd_config_default(struct sherd_config *out);
 /* Reads a file, then applies the overrides ("key.path=value", n of them) as if they stood in it. `world` is
  * the number of ranks, for the batch arithmetic; 0 = unknown, arithmetic not checked. ECONFIG with
- * "file:line: key: …" for an unknown, repeated, ill-typed or contradicting key, with the nearest valid one.
+ * "file:line: key: ..." for an unknown, repeated, ill-typed or contradicting key, with the nearest valid one.
  */
 SHERD_API int sherd_config_load(
     struct sherd_config *out, const char *path, const char *const *overrides, int n, int world);
