@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Training data: token files as one long stream, the order of its samples, and the rows of a micro-batch.
+ * Called by runtime/train.c. A batch is a pure function of the files, the seed and the number of samples
+ * consumed before it, whatever the world: the only state of a run is that number. Knows nothing of devices.
+ */
+#ifndef SHERD_DATA_DATA_H
+#define SHERD_DATA_DATA_H
+
+#include <sherd/config.h>
+
+/* An open data set: its files, mapped, one after another with nothing between them. */
+struct tokens;
+
+struct tokens_desc {
+    const char *what;         /* the key the paths come from, "data.train", for messages */
+    const char *const *paths; /* files in this order; folders are walked, names in byte order */
+    int n_paths;
+    enum sherd_format format;
+    int64_t vocab; /* ids must be below it (checked as they are read); 0 = not checked */
+};
+
+/* Formats: bytes, each byte of a file is one token; llmc, a header of 256 int32 and 16 or 32 bit tokens; u16,
+ * bare 16 bit tokens; auto looks at each file: the llmc magic, else the ending ".bin" (u16), else bytes.
+ * In a folder, names that begin with a dot, empty files and things that are no files are passed over; so are
+ * binary files (a NUL in the first 8 KiB) among bytes, and files without ".bin" for llmc and u16. One log
+ * line counts what was taken and what was not. Bad headers and sizes are EFORMAT with file and byte. */
+int tokens_open(struct tokens **out, const struct tokens_desc *desc);
+void tokens_close(struct tokens *tokens); /* NULL is fine */
+int64_t tokens_count(const struct tokens *tokens);
+int tokens_files(const struct tokens *tokens);
+/* Tokens [first, first + n) of the stream. EFORMAT for an id outside the vocabulary: file and byte. */
+int tokens_read(const struct tokens *tokens, int64_t first, int64_t n, int32_t *out);
+/* Samples of `seq` tokens, each with the token after it as the last target: sample i is tokens
+ * [i * seq, i * seq + seq]. ECONFIG when there is not even one. */
+int tokens_windows(const struct tokens *tokens, int64_t seq, int64_t *out);
+
+/* The order of samples: the g-th sample of the run, g = 0, 1, 2, ..., is window sampler_at(g) of epoch
+ * g / windows. Every window comes exactly once in an epoch. */
+struct sampler {
+    int64_t windows; /* samples of one epoch, at least 1 */
+    uint64_t seed;
+    int shuffle; /* another order in every epoch; otherwise the order of the stream */
+};
+int64_t sampler_at(const struct sampler *sampler, int64_t g);
+
+/* Which rows this rank reads. Plain data; the tokens are borrowed. Step by step the run consumes `global`
+ * samples; sample j = (m * world + rank) * micro + i of a step is row i of the rank's micro-batch m, so that
+ * the samples of a step, and their order, are the same for every world. */
+struct feed {
+    const struct tokens *tokens;
+    struct sampler sampler;
+    int64_t seq;
+    int64_t total;  /* samples of the whole run: rows past it are empty; 0 = the run has no end */
+    int64_t global; /* samples of a step: a multiple of micro * world */
+    int64_t micro;  /* samples of one micro-batch of one rank */
+    int rank, world;
+};
+
+/* Checks a feed once; ECONFIG names the numbers that do not fit together. */
+int feed_check(const struct feed *feed);
+/* Micro-batches of a step (feed_check has passed). */
+int64_t feed_accum(const struct feed *feed);
+/* Steps until `total` samples are consumed, the last of them perhaps partial; total > 0. */
+int64_t feed_steps(const struct feed *feed);
+/* Micro-batch m of the step that begins at sample `cursor`: tokens and targets, [micro, seq] each. Rows past
+ * `total` have tokens 0 and targets -1, so that they carry no loss and no weight. Thread-safe: a thread may
+ * fill ahead. */
+int feed_fill(const struct feed *feed, int64_t cursor, int64_t m, int32_t *tokens, int32_t *targets);
+
+/* Evaluation: the first `limit` windows (0 = all) in the order of the stream, each exactly once, cut into
+ * micro-batches that the ranks take in turns; the last one may be short, and ranks may get unequal numbers.
+ * Uses tokens, sampler.windows, seq, micro, rank and world of the feed. */
+int64_t eval_count(const struct feed *feed, int64_t limit);
+/* The rank's k-th evaluation batch, 0 <= k < eval_count: fills *rows <= micro rows. */
+int eval_fill(
+    const struct feed *feed, int64_t limit, int64_t k, int32_t *tokens, int32_t *targets, int64_t *rows);
+
+#endif
