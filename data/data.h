@@ -23,7 +23,7 @@ struct tokens_desc {
 
 /* Formats: bytes, each byte of a file is one token; llmc, a header of 256 int32 and 16 or 32 bit tokens; u16,
  * bare 16 bit tokens; auto looks at each file: the llmc magic, else the ending ".bin" (u16), else bytes.
- * In a folder, names that begin with a dot, empty files and things that are no files are passed over; so are
+ * Empty files are passed over; in a folder also names that begin with a dot, things that are no files,
  * binary files (a NUL in the first 8 KiB) among bytes, and files without ".bin" for llmc and u16. One log
  * line counts what was taken and what was not. Bad headers and sizes are EFORMAT with file and byte. */
 int tokens_open(struct tokens **out, const struct tokens_desc *desc);

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Token files: formats, headers and sizes that are wrong, folders, several files as one stream.
+ */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/status.h"
+#include "data/data.h"
+
+static char root[64];
+static char last_info[1024];
+
+static void keep_log(void *ctx, enum sherd_log_level level, const char *text)
+{
+    (void)ctx;
+    if (level == SHERD_LOG_INFO)
+        snprintf(last_info, sizeof(last_info), "%s", text);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    snprintf(root, sizeof(root), "/tmp/sherd-tokens-XXXXXX");
+    sherd_log_set(keep_log, NULL, SHERD_LOG_INFO);
+    return mkdtemp(root) ? chdir(root) : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    sherd_log_set(NULL, NULL, SHERD_LOG_INFO);
+    return chdir("/") != 0 ? -1 : file_remove_tree(root);
+}
+
+static void write_file(const char *name, const void *data, size_t bytes)
+{
+    FILE *f = fopen(name, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, bytes, f), bytes);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void write_text(const char *name, const char *text)
+{
+    write_file(name, text, strlen(text));
+}
+
+/* An llmc file of n tokens 1000, 1001, ... whose header says `count`. */
+static void write_llmc(const char *name, int32_t magic, int32_t version, int32_t count, int n, int extra)
+{
+    size_t width = magic == 20240801 ? 4 : 2, bytes = 1024 + (size_t)n * width + (size_t)extra;
+    unsigned char *data = calloc(1, bytes + 8);
+    assert_non_null(data);
+    int32_t head[3] = { magic, version, count };
+    memcpy(data, head, sizeof(head));
+    for (int i = 0; i < n; i++) {
+        uint32_t id = 1000u + (uint32_t)i;
+        memcpy(data + 1024 + (size_t)i * width, &id, width);
+    }
+    write_file(name, data, bytes);
+    free(data);
+}
+
+static int open_list(
+    struct tokens **t, const char *const *paths, int n, enum sherd_format format, int64_t vocab)
+{
+    return tokens_open(
+        t, &(struct tokens_desc){
+               .what = "data.train", .paths = paths, .n_paths = n, .format = format, .vocab = vocab });
+}
+
+static int open_one(struct tokens **t, const char *path, enum sherd_format format, int64_t vocab)
+{
+    return open_list(t, &path, 1, format, vocab);
+}
+
+/* Opening must fail with the status, and the text must hold each of the two words. */
+static void refuse(
+    const char *path, enum sherd_format format, int64_t vocab, int status, const char *a, const char *b)
+{
+    struct tokens *t = (struct tokens *)1;
+    int st = open_one(&t, path, format, vocab);
+    assert_int_equal(st, status);
+    assert_null(t);
+    if (!strstr(sherd_error(), a) || !strstr(sherd_error(), b))
+        fail_msg("'%s' lacks '%s' or '%s'", sherd_error(), a, b);
+}
+
+static void expect_tokens(const struct tokens *t, const int32_t *want, int n)
+{
+    int32_t got[64];
+    assert_int_equal(tokens_count(t), n);
+    assert_int_equal(tokens_read(t, 0, n, got), SHERD_OK);
+    assert_memory_equal(got, want, (size_t)n * sizeof(*want));
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(tokens_read(t, i, 1, got), SHERD_OK);
+        assert_int_equal(got[0], want[i]);
+    }
+}
+
+static void bytes_are_tokens(void **state)
+{
+    (void)state;
+    struct tokens *t;
+    write_file("a.txt", "h\xff\0i", 4);
+    assert_int_equal(open_one(&t, "a.txt", SHERD_DATA_BYTES, 256), SHERD_OK);
+    expect_tokens(t, (int32_t[]){ 'h', 255, 0, 'i' }, 4);
+    tokens_close(t);
+    refuse("a.txt", SHERD_DATA_BYTES, 255, SHERD_ECONFIG, "model.vocab >= 256", "255");
+}
+
+static void two_files_are_one_stream(void **state)
+{
+    (void)state;
+    struct tokens *t;
+    write_text("one", "abc");
+    write_text("two", "de");
+    write_text("none", "");
+    const char *paths[] = { "two", "none", "one", "two" };
+    assert_int_equal(open_list(&t, paths, 4, SHERD_DATA_AUTO, 256), SHERD_OK);
+    assert_int_equal(tokens_files(t), 3);
+    expect_tokens(t, (int32_t[]){ 'd', 'e', 'a', 'b', 'c', 'd', 'e' }, 7);
+    assert_non_null(strstr(last_info, "3 files, 7 tokens (bytes); passed over: 1 empty"));
+    int64_t n;
+    assert_int_equal(tokens_windows(t, 2, &n), SHERD_OK);
+    assert_int_equal(n, 3);
+    assert_int_equal(tokens_windows(t, 6, &n), SHERD_OK);
+    assert_int_equal(n, 1);
+    assert_int_equal(tokens_windows(t, 7, &n), SHERD_ECONFIG);
+    assert_non_null(strstr(sherd_error(), "7 tokens are too few"));
+    tokens_close(t);
+}
+
+static void llmc_both_widths(void **state)
+{
+    (void)state;
+    struct tokens *t;
+    write_llmc("a.bin", 20240520, 1, 3, 3, 0);
+    write_llmc("b.bin", 20240801, 7, 2, 2, 0);
+    const char *paths[] = { "a.bin", "b.bin" };
+    assert_int_equal(open_list(&t, paths, 2, SHERD_DATA_AUTO, 1003), SHERD_OK);
+    expect_tokens(t, (int32_t[]){ 1000, 1001, 1002, 1000, 1001 }, 5);
+    tokens_close(t);
+    assert_int_equal(open_list(&t, paths, 2, SHERD_DATA_LLMC, 0), SHERD_OK);
+    assert_int_equal(tokens_count(t), 5);
+    tokens_close(t);
+}
+
+static void llmc_headers_that_lie(void **state)
+{
+    (void)state;
+    write_llmc("short.bin", 20240520, 1, 4, 3, 0);
+    refuse("short.bin", SHERD_DATA_AUTO, 0, SHERD_EFORMAT, "short.bin: byte 8", "cut short");
+    write_llmc("long.bin", 20240520, 1, 3, 3, 1);
+    refuse("long.bin", SHERD_DATA_LLMC, 0, SHERD_EFORMAT, "long.bin: byte 8", "appended");
+    write_llmc("negative.bin", 20240520, 1, -1, 0, 0);
+    refuse("negative.bin", SHERD_DATA_LLMC, 0, SHERD_EFORMAT, "byte 8", "negative");
+    write_llmc("version.bin", 20240520, 7, 3, 3, 0);
+    refuse("version.bin", SHERD_DATA_LLMC, 0, SHERD_EFORMAT, "byte 4", "version 7");
+    write_llmc("model.bin", 20240326, 3, 3, 3, 0);
+    refuse("model.bin", SHERD_DATA_AUTO, 0, SHERD_EFORMAT, "model.bin: byte 0", "a model");
+    write_llmc("bare.bin", 5, 1, 3, 3, 0);
+    refuse("bare.bin", SHERD_DATA_LLMC, 0, SHERD_EFORMAT, "magic 5", "data.format: u16");
+    write_text("tiny.bin", "\x88\xd8\x34\x01");
+    refuse("tiny.bin", SHERD_DATA_AUTO, 0, SHERD_EFORMAT, "tiny.bin: 4 bytes", "1024");
+    write_text("empty.bin", "");
+    refuse("empty.bin", SHERD_DATA_LLMC, 0, SHERD_EFORMAT, "empty.bin: 0 bytes", "1024");
+    write_llmc("zero.bin", 20240801, 7, 0, 0, 0);
+    refuse("zero.bin", SHERD_DATA_LLMC, 0, SHERD_ECONFIG, "no tokens", "zero.bin");
+}
+
+static void bare_u16(void **state)
+{
+    (void)state;
+    struct tokens *t;
+    write_file("n.bin", "\x01\x00\x00\x01\x50\xc4", 6);
+    assert_int_equal(open_one(&t, "n.bin", SHERD_DATA_AUTO, 50257), SHERD_OK);
+    expect_tokens(t, (int32_t[]){ 1, 256, 50256 }, 3);
+    tokens_close(t);
+    write_file("odd.bin", "abc", 3);
+    refuse("odd.bin", SHERD_DATA_U16, 0, SHERD_EFORMAT, "odd.bin", "3 bytes");
+}
+
+static void token_outside_vocabulary(void **state)
+{
+    (void)state;
+    struct tokens *t;
+    int32_t out[4];
+    write_llmc("v.bin", 20240520, 1, 4, 4, 0);
+    assert_int_equal(open_one(&t, "v.bin", SHERD_DATA_AUTO, 1002), SHERD_OK);
+    assert_int_equal(tokens_read(t, 0, 2, out), SHERD_OK);
+    assert_int_equal(tokens_read(t, 1, 3, out), SHERD_EFORMAT);
+    assert_non_null(strstr(sherd_error(), "v.bin: byte 1028: token 1002 is outside the vocabulary of 1002"));
+    tokens_close(t);
+    unsigned char huge[1028] = { 0 };
+    int32_t head[3] = { 20240801, 7, 1 };
+    memcpy(huge, head, sizeof(head));
+    memset(huge + 1024, 0xff, 4);
+    write_file("huge.bin", huge, sizeof(huge));
+    assert_int_equal(open_one(&t, "huge.bin", SHERD_DATA_AUTO, 0), SHERD_OK);
+    assert_int_equal(tokens_read(t, 0, 1, out), SHERD_EFORMAT);
+    assert_non_null(strstr(sherd_error(), "byte 1024: token 4294967295"));
+    tokens_close(t);
+}
+
+static void folders_are_walked_in_byte_order(void **state)
+{
+    (void)state;
+    struct tokens *t;
+    assert_int_equal(file_mkdirs("tree/b/deep"), SHERD_OK);
+    assert_int_equal(file_mkdirs("tree/.git"), SHERD_OK);
+    write_text("tree/.git/x", "hidden");
+    write_text("tree/.hidden", "hidden");
+    write_text("tree/a", "1");
+    write_text("tree/b/deep/z", "3");
+    write_text("tree/b/B", "2");
+    write_text("tree/c", "4");
+    write_text("tree/C", "0");
+    write_text("tree/empty", "");
+    write_file("tree/d.o", "x\0y", 3);
+    assert_int_equal(symlink("../one-link", "tree/broken"), 0);
+    assert_int_equal(symlink("b", "tree/e"), 0);
+    assert_int_equal(symlink("c", "tree/f"), 0);
+    assert_int_equal(open_one(&t, "tree/", SHERD_DATA_BYTES, 256), SHERD_OK);
+    expect_tokens(t, (int32_t[]){ '0', '1', '2', '3', '4', '4' }, 6);
+    assert_non_null(strstr(last_info,
+        "data.train: 6 files, 6 tokens (bytes); passed over: 2 hidden, 1 empty, 1 binary, 2 not a file"));
+    tokens_close(t);
+
+    assert_int_equal(file_mkdirs("bins"), SHERD_OK);
+    write_llmc("bins/t_000001.bin", 20240520, 1, 1, 1, 0);
+    write_llmc("bins/t_000000.bin", 20240520, 1, 2, 2, 0);
+    write_text("bins/README", "read me");
+    assert_int_equal(open_one(&t, "bins", SHERD_DATA_LLMC, 0), SHERD_OK);
+    expect_tokens(t, (int32_t[]){ 1000, 1001, 1000 }, 3);
+    assert_non_null(strstr(last_info, "1 not named .bin"));
+    tokens_close(t);
+    refuse("bins", SHERD_DATA_AUTO, 0, SHERD_ECONFIG, "bins/README looks like bytes", "data.format");
+}
+
+static void missing_paths(void **state)
+{
+    (void)state;
+    refuse("nowhere", SHERD_DATA_AUTO, 0, SHERD_ENOTFOUND, "data.train", "nowhere");
+    refuse("/dev/null", SHERD_DATA_AUTO, 0, SHERD_EIO, "/dev/null", "neither a file nor a folder");
+    assert_int_equal(file_mkdirs("hollow"), SHERD_OK);
+    refuse("hollow", SHERD_DATA_AUTO, 0, SHERD_ECONFIG, "no tokens", "hollow");
+    struct tokens *t;
+    assert_int_equal(open_list(&t, NULL, 0, SHERD_DATA_AUTO, 0), SHERD_ECONFIG);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bytes_are_tokens),
+        cmocka_unit_test(two_files_are_one_stream),
+        cmocka_unit_test(llmc_both_widths),
+        cmocka_unit_test(llmc_headers_that_lie),
+        cmocka_unit_test(bare_u16),
+        cmocka_unit_test(token_outside_vocabulary),
+        cmocka_unit_test(folders_are_walked_in_byte_order),
+        cmocka_unit_test(missing_paths),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
