@@ -44,6 +44,7 @@ struct sherd_config {
         int64_t stage;    /* 0 to 3 */
         int64_t prefetch; /* units gathered ahead in stage 3 */
         int overlap;      /* communication beside computation */
+        int poison;       /* debugging: buffers that are let go are filled with NaN */
     } shard;
     struct {
         enum sherd_dtype param;  /* weights and activations: F32 or BF16; masters are always F32 */
