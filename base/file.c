@@ -212,9 +212,11 @@ int file_write_atomic(const char *path, const void *data, size_t bytes)
     unlink(temp); /* of a dead process with our number */
     SHERD_TRY_OUT(file_open_new(&fd, temp));
     st = file_pwrite(fd, data, bytes, 0, temp);
-    SHERD_KEEP(st, file_sync(fd, temp));
+    if (st == SHERD_OK)
+        st = file_sync(fd, temp);
     SHERD_KEEP(st, file_close(fd, temp));
-    SHERD_KEEP(st, file_rename(temp, path));
+    if (st == SHERD_OK)
+        st = file_rename(temp, path);
     if (st != SHERD_OK)
         unlink(temp);
     else
