@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Bytes per rank of everything that holds parameters, gradients and optimizer state: pure functions of the
+ * layout, the program and the stage. The engine allocates exactly these bytes, `sherd plan` prints them.
+ * Activations are the models' matter (runtime/plan.h).
+ *
+ * With T and Z the padded trained and frozen elements of all units, W ranks, p and g bytes of a parameter and
+ * of a gradient on the wire, S optimizer states:
+ *                 stage 0        stage 1        stage 2            stage 3
+ *   param         (T+Z) p        (T+Z) p        (T+Z) p            (T+Z) p / W
+ *   master        4 T            4 T / W        4 T / W            4 T / W         (0 if p is float)
+ *   state         4 S T          4 S T / W      4 S T / W          4 S T / W
+ *   partial       T g            T g            partial slots g    partial slots g
+ *   grad          0              0              4 T / W            4 T / W
+ *   slot          0              0              0                  slots p
+ * (ZeRO: arXiv 1910.02054, section 5; slots replace "one layer at a time".)
+ */
+#ifndef SHERD_SHARD_MEMORY_H
+#define SHERD_SHARD_MEMORY_H
+
+#include <sherd/engine.h>
+
+#include "shard/program.h"
+
+struct memory_desc {
+    const struct shard_stage *stage;
+    const struct shard_layout *layout;
+    const struct shard_program *program;
+    enum sherd_dtype param, reduce;
+    int n_states;
+};
+
+/* Fills param, master, state, grad, slot and partial; leaves the rest. Every piece is a multiple of 256
+ * bytes. */
+void memory_state(struct sherd_memory *out, const struct memory_desc *desc);
+
+/* Bytes one rank sends in one optimizer step of n_micro micro-batches, by collective, as comm counts them;
+ * the scalars of the step (loss, norm) are not in it. */
+void memory_sent(uint64_t sent[SHERD_COLLECTIVES], const struct memory_desc *desc, int n_micro);
+
+#endif
