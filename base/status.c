@@ -78,6 +78,16 @@ int sherd_fail_at(int status, const char *file, int line, const char *format, ..
     return status;
 }
 
+int sherd_fail(int status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    set_text(format, args);
+    va_end(args);
+    log_debug("%s: %s", sherd_status_name(status), error_text);
+    return status;
+}
+
 int status_context(int status, const char *format, ...)
 {
     if (status == SHERD_OK)

@@ -88,7 +88,7 @@ void program_finish(struct shard_program *program);
  */
 int program_check(const struct shard_program *program, const struct program_desc *desc);
 
-/* "gather root | forward embed | …", one list a paragraph. */
+/* "gather root | forward embed | ...", one list a paragraph. */
 void program_print(struct text *out, const struct shard_program *program, const struct program_desc *desc);
 /* "last:17 reduce block1": a place in the program, for reports. */
 void program_place(struct text *out, const struct shard_program *program, const struct program_desc *desc,

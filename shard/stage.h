@@ -13,7 +13,7 @@ enum shard_form { SHARD_WHOLE, SHARD_PARTIAL, SHARD_SHARDED };
 
 struct shard_stage {
     int number;
-    const char *name;      /* as people know it: "DDP", "ZeRO-1" … */
+    const char *name;      /* as people know it: "DDP", "ZeRO-1" ... */
     enum shard_form param; /* parameters at rest */
     enum shard_form grad;  /* gradients between micro-batches: partial or sharded */
     enum shard_form state; /* optimizer state and masters: whole or sharded */

@@ -53,6 +53,8 @@ SHERD_API const char *sherd_status_text(int status);
 
 /* Text of the last failure in this thread; never NULL, valid until the next failure in this thread. */
 SHERD_API const char *sherd_error(void);
+/* Sets that text (printf style) and returns the status given: how layers of a model of your own fail. */
+SHERD_API int sherd_fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* "0.1.0", the version of the library in use (the macros are those of the header in use). */
 SHERD_API const char *sherd_version(void);

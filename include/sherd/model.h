@@ -148,9 +148,6 @@ SHERD_API const char *sherd_model_family(int i);
 SHERD_API int sherd_model_check(
     const struct sherd_model *model, struct sherd_device *dev, int64_t batch, int64_t seq, uint64_t seed);
 
-/* Fails from a layer: sets the error text (printf style) and returns the status given. */
-SHERD_API int sherd_fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
 #ifdef __cplusplus
 }
 #endif

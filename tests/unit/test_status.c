@@ -41,6 +41,8 @@ static void fail_writes_the_text_and_gives_the_status(void **state)
     (void)state;
     assert_int_equal(SHERD_FAIL(SHERD_EIO, "disk %d of '%s'", 3, "raid"), SHERD_EIO);
     assert_string_equal(sherd_error(), "disk 3 of 'raid'");
+    assert_int_equal(sherd_fail(SHERD_EINVAL, "width %d", 7), SHERD_EINVAL);
+    assert_string_equal(sherd_error(), "width 7");
     assert_int_equal(SHERD_BUG("impossible"), SHERD_EINTERNAL);
     assert_string_equal(sherd_error(), "impossible");
 }
