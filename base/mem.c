@@ -43,7 +43,10 @@ static void *no_memory(size_t n, size_t size)
 
 void *mem_zalloc(size_t n, size_t size)
 {
-    void *p = injected() ? NULL : calloc(n ? n : 1, size ? size : 1);
+    size_t bytes;
+    if (injected() || __builtin_mul_overflow(n, size, &bytes))
+        return no_memory(n, size);
+    void *p = calloc(bytes ? bytes : 1, 1);
     return p ? p : no_memory(n, size);
 }
 
