@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The built-in families: names, defaults, the checks that all share.
+ */
+#include "model/model.h"
+
+#include <math.h>
+#include <string.h>
+
+#include <sherd/ops.h>
+#include "base/status.h"
+
+static const struct model_family *const families[] = { &model_gpt2, &model_llama };
+
+const char *sherd_model_family(int i)
+{
+    return i >= 0 && i < (int)ARRAY_LEN(families) ? families[i]->name : NULL;
+}
+
+static int find_family(const struct model_family **out, const char *name)
+{
+    const char *names[ARRAY_LEN(families)];
+    for (size_t i = 0; i < ARRAY_LEN(families); i++) {
+        names[i] = families[i]->name;
+        *out = families[i];
+        if (name && strcmp(name, families[i]->name) == 0)
+            return SHERD_OK;
+    }
+    if (!name || !name[0])
+        return SHERD_FAIL(SHERD_ECONFIG, "model.family is not set: use gpt2 or llama");
+    const char *near = text_nearest(name, names, (int)ARRAY_LEN(families));
+    return SHERD_FAIL(SHERD_ECONFIG, "model.family: unknown family '%s'%s%s%s; there are gpt2 and llama",
+        name, near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
+}
+
+/* Sizes far beyond any model, so that products of two cannot overflow. */
+#define MAX_SIZE (INT64_C(1) << 30)
+#define MAX_LAYERS 100000
+
+static int check_size(const char *field, int64_t value)
+{
+    if (value < 1)
+        return SHERD_FAIL(
+            SHERD_ECONFIG, "model.%s is %lld: it must be given, at least 1", field, (long long)value);
+    if (value > MAX_SIZE)
+        return SHERD_FAIL(SHERD_ECONFIG, "model.%s is %lld: the largest size is %lld", field,
+            (long long)value, (long long)MAX_SIZE);
+    return SHERD_OK;
+}
+
+static int check_float(const char *field, float value)
+{
+    if (!isfinite(value) || value < 0)
+        return SHERD_FAIL(SHERD_ECONFIG, "model.%s is %g: it must be finite and above 0 (0 = the default)",
+            field, (double)value);
+    return SHERD_OK;
+}
+
+static int fill_heads(struct sherd_model_config *c, int gpt2)
+{
+    if (gpt2 && c->kv_heads && c->kv_heads != c->heads)
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "model.kv_heads is %lld, but gpt2 has as many as heads (%lld): leave it at 0, or use family "
+            "llama",
+            (long long)c->kv_heads, (long long)c->heads);
+    if (gpt2 && c->head_dim && (c->width % c->heads || c->head_dim != c->width / c->heads))
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "model.head_dim is %lld, but gpt2 has width / heads: leave it at 0, or use family llama",
+            (long long)c->head_dim);
+    if (!c->head_dim) {
+        if (c->width % c->heads)
+            return SHERD_FAIL(SHERD_ECONFIG,
+                "model.width %lld is not a multiple of model.heads %lld: change one of them%s",
+                (long long)c->width, (long long)c->heads, gpt2 ? "" : ", or set model.head_dim");
+        c->head_dim = c->width / c->heads;
+    }
+    if (!c->kv_heads)
+        c->kv_heads = c->heads;
+    SHERD_TRY(check_size("kv_heads", c->kv_heads));
+    SHERD_TRY(check_size("head_dim", c->head_dim));
+    if (c->heads % c->kv_heads)
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "model.heads %lld is not a multiple of model.kv_heads %lld: each kv head must serve as many "
+            "heads",
+            (long long)c->heads, (long long)c->kv_heads);
+    if (c->head_dim > SHERD_MAX_HEAD_DIM)
+        return SHERD_FAIL(SHERD_ECONFIG, "model.head_dim is %lld, the largest is %d: use more heads",
+            (long long)c->head_dim, SHERD_MAX_HEAD_DIM);
+    if (!gpt2 && c->head_dim % 2)
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "model.head_dim is %lld, but rotary positions need an even one: change heads or set "
+            "model.head_dim",
+            (long long)c->head_dim);
+    return SHERD_OK;
+}
+
+/* Checks a config and replaces zeros by the family's defaults. */
+static int fill_config(struct sherd_model_config *c, const struct model_family *family)
+{
+    int gpt2 = family == &model_gpt2;
+    if (!c->context)
+        c->context = family->context;
+    SHERD_TRY(check_size("vocab", c->vocab));
+    SHERD_TRY(check_size("width", c->width));
+    SHERD_TRY(check_size("layers", c->layers));
+    SHERD_TRY(check_size("heads", c->heads));
+    if (c->layers > MAX_LAYERS)
+        return SHERD_FAIL(SHERD_ECONFIG, "model.layers is %lld: the largest number is %d",
+            (long long)c->layers, MAX_LAYERS);
+    SHERD_TRY(check_size("context", c->context));
+    SHERD_TRY(fill_heads(c, gpt2));
+    if (!c->mlp_width)
+        c->mlp_width = gpt2 ? 4 * c->width : round_up((8 * c->width + 2) / 3, 32);
+    SHERD_TRY(check_size("mlp_width", c->mlp_width));
+    SHERD_TRY(check_float("norm_eps", c->norm_eps));
+    SHERD_TRY(check_float("rope_theta", c->rope_theta));
+    SHERD_TRY(check_float("init_std", c->init_std));
+    c->norm_eps = c->norm_eps > 0 ? c->norm_eps : 1e-5f;
+    c->rope_theta = c->rope_theta > 0 ? c->rope_theta : 10000.0f;
+    c->init_std = c->init_std > 0 ? c->init_std : 0.02f;
+    if (c->tied != 0 && c->tied != 1)
+        return SHERD_FAIL(SHERD_ECONFIG, "model.tied is %d: it must be 0 or 1", c->tied);
+    return SHERD_OK;
+}
+
+int sherd_model_build(struct sherd_model **out, const struct sherd_model_config *config)
+{
+    const struct model_family *family = NULL;
+    struct sherd_model_config full = *config;
+    SHERD_TRY(find_family(&family, config->family));
+    SHERD_TRY(fill_config(&full, family));
+
+    int st = SHERD_OK;
+    struct sherd_model *model = mem_zalloc(1, sizeof(*model));
+    if (!model)
+        return SHERD_ENOMEM;
+    SHERD_TRY_OUT(family->spec(&model->spec, &model->arena, &full));
+    SHERD_TRY_OUT(model_check_spec(&model->spec));
+    model->params = model_count(&model->spec);
+    *out = model;
+    return SHERD_OK;
+out:
+    sherd_model_destroy(model);
+    return st;
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * What a model is inside, and the making of specs: the families fill a spec through a maker, the rest of
+ * sherd sees include/sherd/model.h. Knows nothing of ranks, shards, stages or optimizers.
+ */
+#ifndef SHERD_MODEL_MODEL_H
+#define SHERD_MODEL_MODEL_H
+
+#include <sherd/model.h>
+#include "base/mem.h"
+#include "base/text.h"
+
+struct sherd_model {
+    struct sherd_model_spec
+        spec; /* everything it points to lies in the arena, except ops and a user's args */
+    int64_t params;
+    struct arena arena;
+};
+
+/* Checks a spec that comes from anywhere: EINVAL names the unit, parameter or layer. */
+int model_check_spec(const struct sherd_model_spec *spec);
+
+/* Elements of all parameters. */
+int64_t model_count(const struct sherd_model_spec *spec);
+
+/* Sets SHERD_FROZEN on every parameter whose name, alias or parts match the pattern (* only). ECONFIG if it
+ * matches nothing, or only some parts of a fused parameter. */
+int model_freeze(struct sherd_model *model, const char *pattern);
+
+/* A family fills spec from a config that has all fields set and checked. */
+struct model_family {
+    const char *name;
+    int64_t context; /* default */
+    int (*spec)(struct sherd_model_spec *spec, struct arena *arena, const struct sherd_model_config *config);
+};
+extern const struct model_family model_gpt2, model_llama;
+
+/* A spec under construction. Failures are remembered and reported by maker_take. */
+struct maker {
+    struct arena *arena;
+    struct sherd_unit *units;
+    struct sherd_param *params; /* of the last unit */
+    struct sherd_layer *layers;
+    int n_units, max_units, n_layers, max_layers, max_params;
+    int failed;
+};
+void maker_init(struct maker *m, struct arena *arena, int max_units, int max_layers);
+/* Begins a unit of at most max_params parameters. Names are printf formats here and below. */
+void maker_unit(struct maker *m, int max_params, const char *name, ...) __attribute__((format(printf, 3, 4)));
+/* Adds a vector of ones or zeros (no decay) or a normal matrix to the last unit. */
+void maker_vector(struct maker *m, enum sherd_init init, int64_t elems, const char *name, ...)
+    __attribute__((format(printf, 4, 5)));
+void maker_matrix(struct maker *m, float std, int64_t rows, int64_t cols, const char *name, ...)
+    __attribute__((format(printf, 5, 6)));
+/* Names a row range of the last parameter; ranges follow one another, at most three. */
+void maker_part(struct maker *m, int64_t rows, const char *name, ...) __attribute__((format(printf, 3, 4)));
+void maker_alias(struct maker *m, const char *alias);
+/* Adds a layer that uses unit number `unit`. */
+void maker_layer(struct maker *m, int unit, const struct sherd_layer_ops *ops, const void *arg,
+    const char *name, ...) __attribute__((format(printf, 5, 6)));
+/* ENOMEM if anything failed on the way. */
+int maker_take(struct maker *m, struct sherd_model_spec *spec);
+
+/* Shortest decimal text that reads back as the same float, for config.json. */
+const char *model_float_text(float value, char buf[32]);
+
+#endif
