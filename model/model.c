@@ -1,27 +1,15 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Models: the check of a spec, its deep copy, freezing, and failing from a layer.
+ * Models: the check of a spec, its deep copy, freezing.
  */
 #include "model/model.h"
 
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/status.h"
-
-int sherd_fail(int status, const char *format, ...)
-{
-    char text[1024];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    return SHERD_FAIL(status, "%s", text);
-}
 
 static int64_t param_elems(const struct sherd_param *param)
 {

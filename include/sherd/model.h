@@ -124,14 +124,14 @@ SHERD_API void sherd_model_destroy(struct sherd_model *model); /* NULL is fine *
 SHERD_API const struct sherd_model_spec *sherd_model_spec_of(const struct sherd_model *model);
 SHERD_API int64_t sherd_model_params(const struct sherd_model *model); /* elements, tied ones once */
 
-/* A built-in transformer, by family: "gpt2" or "llama". Fields at 0 take the family's default. */
+/* A built-in transformer, by family: "gpt2" or "llama". 0 is a default only where it says so. */
 struct sherd_model_config {
     const char *family;
     int64_t vocab, width, layers, heads;
     int64_t kv_heads;  /* llama; 0 = heads */
     int64_t head_dim;  /* llama; 0 = width / heads */
     int64_t mlp_width; /* 0 = 4 width (gpt2), 8/3 width rounded up to a multiple of 32 (llama) */
-    int64_t context;   /* longest sequence; rows of wpe for gpt2 */
+    int64_t context;   /* longest sequence; rows of wpe for gpt2; 0 = 1024 (gpt2), 2048 (llama) */
     int tied;          /* head shares the embedding: 1 yes, 0 no */
     float norm_eps;    /* 0 = 1e-5 */
     float rope_theta;  /* llama; 0 = 10000 */

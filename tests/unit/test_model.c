@@ -364,12 +364,6 @@ static void copy_is_deep(void **state)
     sherd_model_destroy(model);
 }
 
-static void layers_fail_with_text(void **state)
-{
-    (void)state;
-    ASSERT_FAILS(sherd_fail(SHERD_EUNSUPPORTED, "layer %d cannot", 3), SHERD_EUNSUPPORTED, "layer 3 cannot");
-}
-
 /* ---- freezing ---- */
 
 static void freezing(void **state)
@@ -439,7 +433,6 @@ int main(void)
         cmocka_unit_test(no_memory),
         cmocka_unit_test(bad_specs),
         cmocka_unit_test(copy_is_deep),
-        cmocka_unit_test(layers_fail_with_text),
         cmocka_unit_test(freezing),
         cmocka_unit_test(init_slices),
     };
