@@ -25,6 +25,9 @@ struct ckpt_meta {
     const char *extra;       /* JSON object, or NULL */
 };
 
+/* The views hold at least this rank's slice of every segment: the weight of each, and for TRAINED segments
+ * the optimizer states. Saving writes the slice, loading fills the views, be they the slice or more. Weights
+ * of TRAINED segments and states are F32. */
 struct ckpt_job {
     const struct shard_layout *layout;
     const struct shard_view *views;
@@ -32,6 +35,7 @@ struct ckpt_job {
     struct sherd_comm *comm;
     struct sherd_device *dev;
     struct ckpt_meta meta; /* save: to write; load: as read */
+    uint64_t bytes_read;   /* load: by this rank, with headers and manifest */
 };
 
 /* Collective. Writes `dir`/step-%08d: all ranks write into a folder with a temporary name, sync and sum
@@ -41,7 +45,8 @@ int ckpt_save(const struct ckpt_job *job, const char *dir);
 
 /* Collective. Fills the views from a step folder written at any world and stage; each rank reads only what
  * it needs. Every tensor must be there with the right shape, nothing may be left over; missing states of a
- * tensor that was frozen when saved start at zero, with a log line. Sets job->meta. */
+ * tensor that was frozen when saved start at zero, with a log line; a frozen tensor that is stored in another
+ * type than its view has is converted. Padding is left alone. Sets job->meta and job->bytes_read. */
 int ckpt_load(struct ckpt_job *job, const char *path);
 
 /* Removes all but the newest `keep` complete checkpoints of dir, and temporary folders left by a run that

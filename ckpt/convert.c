@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Between the floating-point types that tensors have in files: see ckpt/safetensors.h.
+ */
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/half.h"
+#include "base/status.h"
+#include "ckpt/safetensors.h"
+
+#define BLOCK 1024
+
+int st_convertible(enum sherd_dtype type)
+{
+    return type == SHERD_F32 || type == SHERD_BF16 || type == SHERD_F16;
+}
+
+static void to_float(float *y, const void *x, enum sherd_dtype type, int64_t n)
+{
+    if (type == SHERD_F32) {
+        memcpy(y, x, (size_t)n * sizeof(float));
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t half;
+        memcpy(&half, (const char *)x + 2 * i, sizeof(half));
+        y[i] = type == SHERD_BF16 ? bf16_to_float(half) : f16_to_float(half);
+    }
+}
+
+static void from_float(void *y, enum sherd_dtype type, const float *x, int64_t n)
+{
+    if (type == SHERD_F32) {
+        memcpy(y, x, (size_t)n * sizeof(float));
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t half = type == SHERD_BF16 ? bf16_from_float(x[i]) : f16_from_float(x[i]);
+        memcpy((char *)y + 2 * i, &half, sizeof(half));
+    }
+}
+
+/* Index of the first finite x whose y is not; -1 for none. */
+static int64_t first_overflow(const void *y, enum sherd_dtype type, const float *x, int64_t n)
+{
+    float back[BLOCK];
+    to_float(back, y, type, n);
+    for (int64_t i = 0; i < n; i++) {
+        if (isfinite(x[i]) && !isfinite(back[i]))
+            return i;
+    }
+    return -1;
+}
+
+void st_convert(
+    void *y, enum sherd_dtype y_type, const void *x, enum sherd_dtype x_type, int64_t n, int64_t *overflow)
+{
+    float block[BLOCK];
+    assert(st_convertible(y_type) && st_convertible(x_type));
+    if (overflow)
+        *overflow = -1;
+    if (y_type == x_type) {
+        memmove(y, x, (size_t)n * sherd_dtype_bytes(y_type));
+        return;
+    }
+    size_t y_bytes = sherd_dtype_bytes(y_type), x_bytes = sherd_dtype_bytes(x_type);
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        int64_t m = MIN(n - at, BLOCK);
+        char *to = (char *)y + (size_t)at * y_bytes;
+        to_float(block, (const char *)x + (size_t)at * x_bytes, x_type, m);
+        from_float(to, y_type, block, m);
+        if (overflow && *overflow < 0) {
+            int64_t i = first_overflow(to, y_type, block, m);
+            *overflow = i < 0 ? -1 : at + i;
+        }
+    }
+}

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The step folders of a run, and the newest complete one: by number, never by the order of names or by the
+ * clock. See sherd/ckpt.h and ckpt/open.h.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "ckpt/open.h"
+
+void ckpt_step_name(char out[CKPT_NAME_BYTES], const char *prefix, int64_t step)
+{
+    snprintf(out, CKPT_NAME_BYTES, "%s%0*lld", prefix, CKPT_STEP_DIGITS, (long long)step);
+}
+
+/* 1 if the name is that of a step folder, or of one that was put aside. */
+static int parse_name(struct ckpt_step *out, const char *name)
+{
+    char again[CKPT_NAME_BYTES];
+    out->aside = text_starts(name, CKPT_ASIDE_PREFIX);
+    const char *prefix = out->aside ? CKPT_ASIDE_PREFIX : CKPT_STEP_PREFIX;
+    if (!text_starts(name, prefix) || strlen(name) >= sizeof(out->name))
+        return 0;
+    const char *digits = name + strlen(prefix);
+    size_t n = strspn(digits, "0123456789");
+    if (n < CKPT_STEP_DIGITS || n > 12 || digits[n] != (out->aside ? '-' : '\0'))
+        return 0;
+    out->step = strtoll(digits, NULL, 10);
+    strcpy(out->name, name);
+    ckpt_step_name(again, prefix, out->step);
+    return strlen(again) == strlen(prefix) + n; /* one name a step: no further zeros */
+}
+
+/* Newest first; of the same step the one in place before one put aside. */
+static int by_step(const void *a, const void *b)
+{
+    const struct ckpt_step *x = a, *y = b;
+    if (x->step != y->step)
+        return x->step > y->step ? -1 : 1;
+    return x->aside != y->aside ? x->aside - y->aside : strcmp(x->name, y->name);
+}
+
+int ckpt_list_steps(struct ckpt_step **out, int *n, const char *dir)
+{
+    char **names;
+    int n_names;
+    *n = 0;
+    if (!file_is_dir(dir))
+        return SHERD_FAIL(SHERD_ENOTFOUND, "%s: there is no such folder", dir);
+    SHERD_TRY(file_list(&names, &n_names, dir));
+    *out = mem_zalloc((size_t)n_names, sizeof(**out));
+    if (!*out) {
+        file_list_free(names, n_names);
+        return SHERD_ENOMEM;
+    }
+    for (int i = 0; i < n_names; i++)
+        *n += parse_name(&(*out)[*n], names[i]);
+    file_list_free(names, n_names);
+    qsort(*out, (size_t)*n, sizeof(**out), by_step);
+    return SHERD_OK;
+}
+
+int ckpt_check_step(const char *dir, const struct ckpt_step *step)
+{
+    struct sherd_ckpt *ckpt;
+    char *path = ckpt_join(dir, step->name);
+    if (!path)
+        return SHERD_ENOMEM;
+    int st = sherd_ckpt_open(&ckpt, path);
+    mem_free(path);
+    if (st == SHERD_OK && ckpt->manifest.meta.step != step->step)
+        st = SHERD_FAIL(SHERD_EFORMAT, "%s/%s: its manifest is that of step %lld", dir, step->name,
+            (long long)ckpt->manifest.meta.step);
+    if (st == SHERD_OK)
+        sherd_ckpt_close(ckpt);
+    return st;
+}
+
+static int find_below(char **path, const char *dir)
+{
+    struct ckpt_step *steps = NULL;
+    int n, st = SHERD_OK;
+    SHERD_TRY(ckpt_list_steps(&steps, &n, dir));
+    for (int i = 0; i < n; i++) {
+        st = ckpt_check_step(dir, &steps[i]);
+        if (st == SHERD_ENOMEM)
+            goto out;
+        if (st == SHERD_OK) {
+            *path = ckpt_join(dir, steps[i].name);
+            st = *path ? SHERD_OK : SHERD_ENOMEM;
+            goto out;
+        }
+        log_warn("skipping checkpoint %s: %s", steps[i].name, sherd_error());
+    }
+    if (n)
+        st = SHERD_FAIL(
+            SHERD_ENOTFOUND, "%s: none of its %d checkpoints is complete (the warnings say why)", dir, n);
+    else
+        st = SHERD_FAIL(SHERD_ENOTFOUND,
+            "%s: no checkpoint (looked for %s/" CKPT_STEP_PREFIX "*/" CKPT_MANIFEST ")", dir, dir);
+out:
+    mem_free(steps);
+    return st;
+}
+
+/* A folder with a manifest, or one called like a step, is meant as a step folder. */
+static int is_step_folder(const char *dir)
+{
+    struct ckpt_step step;
+    const char *slash = strrchr(dir, '/');
+    char *manifest = ckpt_join(dir, CKPT_MANIFEST);
+    int yes = (manifest && file_exists(manifest)) || parse_name(&step, slash ? slash + 1 : dir);
+    mem_free(manifest);
+    return yes;
+}
+
+int sherd_ckpt_find(char **path, const char *dir)
+{
+    struct sherd_ckpt *ckpt;
+    *path = NULL;
+    if (!dir || !*dir)
+        return SHERD_FAIL(SHERD_EINVAL, "the name of the checkpoint folder is empty");
+    char *plain = mem_strdup(dir);
+    if (!plain)
+        return SHERD_ENOMEM;
+    for (size_t len = strlen(plain); len > 1 && plain[len - 1] == '/'; len--)
+        plain[len - 1] = '\0';
+    int st = SHERD_OK;
+    if (!is_step_folder(plain)) {
+        st = find_below(path, plain);
+        mem_free(plain);
+        return st;
+    }
+    st = sherd_ckpt_open(&ckpt, plain);
+    if (st != SHERD_OK) {
+        mem_free(plain);
+        return st;
+    }
+    sherd_ckpt_close(ckpt);
+    *path = plain;
+    return SHERD_OK;
+}

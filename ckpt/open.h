@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * An open checkpoint and how its bytes are read; and the step folders of a run. Used by load, merge, find
+ * and keep; knows nothing of ranks that run now.
+ */
+#ifndef SHERD_CKPT_OPEN_H
+#define SHERD_CKPT_OPEN_H
+
+#include "ckpt/manifest.h"
+#include "ckpt/safetensors.h"
+
+struct sherd_ckpt {
+    char *path;
+    struct manifest manifest;
+    struct st_header **headers; /* by file, read when first needed; NULL before */
+    int fd, fd_file;            /* the file read last; -1 */
+    void *staging;              /* CKPT_STAGING_BYTES, made when first needed */
+    uint64_t bytes_read;
+};
+
+/* Text of a step folder's manifest; ENOTFOUND says that the save was not finished. mem_free it. */
+int ckpt_manifest_text(char **text, size_t *bytes, const char *path);
+/* As sherd_ckpt_open with the manifest's text at hand; no other file is looked at. */
+int ckpt_open_text(struct sherd_ckpt **out, const char *path, const char *text, size_t bytes);
+/* Every listed file is there and has its size. */
+int ckpt_check_files(const struct sherd_ckpt *ckpt);
+/* Reads the headers of all files of a kind and checks them against the manifest. */
+int ckpt_check_headers(struct sherd_ckpt *ckpt, enum ckpt_kind kind);
+
+/* ckpt->staging is there. */
+int ckpt_staging(struct sherd_ckpt *ckpt);
+/* Elements [first, first + n) of a tensor as they are stored; `state` is an index or -1 for the weight. */
+int ckpt_read_raw(struct sherd_ckpt *ckpt, int state, int tensor, int64_t first, int64_t n, void *out);
+
+/* A step folder of a run. */
+struct ckpt_step {
+    int64_t step;
+    int aside; /* was being replaced when its run died */
+    char name[CKPT_NAME_BYTES];
+};
+/* The step folders below dir by descending number, complete or not; mem_free *out. ENOTFOUND if dir is no
+ * folder. */
+int ckpt_list_steps(struct ckpt_step **out, int *n, const char *dir);
+/* OK if the step folder is complete; the text says why not. */
+int ckpt_check_step(const char *dir, const struct ckpt_step *step);
+void ckpt_step_name(char out[CKPT_NAME_BYTES], const char *prefix, int64_t step);
+
+/* "dir/name"; mem_free it. */
+static inline char *ckpt_join(const char *dir, const char *name)
+{
+    return mem_printf("%s/%s", dir, name);
+}
+
+#endif
