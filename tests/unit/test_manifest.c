@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Manifests: text and back, and every inconsistency refused with its place.
+ */
+#include "tests/check.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "ckpt/manifest.h"
+
+static const char good[] =
+    "{\"format\": \"sherd-checkpoint\", \"version\": 1, \"sherd\": \"0.1.0\", \"step\": 12, \"stage\": 2, \"world\": 2,\n"
+    "\"tokens_seen\": 3400, \"samples_seen\": 56, \"seed\": \"18446744073709551615\", \"param_type\": \"BF16\",\n"
+    "\"optimizer\": \"adamw\", \"states\": [\"adam.m\", \"adam.v\"], \"model\": {\"model_type\": \"gpt2\"},\n"
+    "\"extra\": {\"cursor\": 7}, \"later\": [1],\n"
+    "\"files\": [\n"
+    "{\"name\": \"weights-00000-of-00002.safetensors\", \"rank\": 0, \"bytes\": 700, \"xxh3\": "
+    "\"0123456789abcdef0123456789abcdef\"},\n"
+    "{\"name\": \"weights-00001-of-00002.safetensors\", \"rank\": 1, \"bytes\": 800, \"xxh3\": "
+    "\"0123456789abcdef0123456789abcdef\"},\n"
+    "{\"name\": \"states-00000-of-00002.safetensors\", \"rank\": 0, \"bytes\": 900, \"xxh3\": "
+    "\"0123456789abcdef0123456789abcdef\"},\n"
+    "{\"name\": \"states-00001-of-00002.safetensors\", \"rank\": 1, \"bytes\": 900, \"xxh3\": "
+    "\"0123456789abcdef0123456789abcdef\"}],\n"
+    "\"tensors\": [\n"
+    "{\"name\": \"wte\", \"alias\": \"head\", \"type\": \"F32\", \"shape\": [10, 4], \"spans\": [[0, 0, 30], [1, 30, 10]]},\n"
+    "{\"name\": \"ln\", \"type\": \"F32\", \"shape\": [4], \"no_decay\": true, \"spans\": [[1, 0, 4]]},\n"
+    "{\"name\": \"ice\", \"type\": \"BF16\", \"shape\": [4], \"frozen\": true, \"spans\": [[0, 0, 4]]}]}";
+
+/* `good` with the first `from` replaced by `to`; mem_free it. */
+static char *with(const char *from, const char *to)
+{
+    const char *at = strstr(good, from);
+    assert_non_null(at);
+    char *text = mem_printf("%.*s%s%s", (int)(at - good), good, to, at + strlen(from));
+    assert_non_null(text);
+    return text;
+}
+
+static void refused(const char *from, const char *to, const char *error)
+{
+    struct manifest m;
+    char *text = with(from, to);
+    ASSERT_FAILS(manifest_parse(&m, text, strlen(text), "m.json"), SHERD_EFORMAT, error);
+    ASSERT_CONTAINS(sherd_error(), "m.json");
+    mem_free(text);
+}
+
+static void reads(void **state)
+{
+    (void)state;
+    struct manifest m;
+    ASSERT_OK(manifest_parse(&m, good, strlen(good), "m.json"));
+    assert_int_equal(m.meta.step, 12);
+    assert_int_equal(m.meta.stage, 2);
+    assert_int_equal(m.world, 2);
+    assert_int_equal(m.meta.tokens_seen, 3400);
+    assert_int_equal(m.meta.samples_seen, 56);
+    assert_true(m.meta.seed == UINT64_MAX);
+    assert_int_equal(m.meta.param_type, SHERD_BF16);
+    assert_string_equal(m.meta.optimizer, "adamw");
+    assert_string_equal(m.meta.extra, "{\"cursor\":7}");
+    assert_string_equal(m.meta.export_json, "{\"model_type\":\"gpt2\"}");
+    assert_int_equal(m.n_files, 4);
+    assert_int_equal(m.file_of[CKPT_STATES][1], 3);
+    assert_int_equal(m.files[1].bytes, 800);
+    assert_int_equal(m.n_tensors, 3);
+    assert_int_equal(m.tensors[0].elems, 40);
+    assert_int_equal(m.tensors[0].spans[1].first, 30);
+    assert_true(m.tensors[1].no_decay && !m.tensors[1].frozen && m.tensors[2].frozen);
+    assert_int_equal(manifest_find(&m, "wte"), 0);
+    assert_int_equal(manifest_find(&m, "head"), 0);
+    assert_int_equal(manifest_find(&m, "ice"), 2);
+    assert_int_equal(manifest_find(&m, "fire"), -1);
+    assert_int_equal(manifest_state(&m, "adam.v"), 1);
+    assert_int_equal(manifest_state(&m, "weight"), -1);
+    manifest_finish(&m);
+}
+
+static void prints_what_it_reads(void **state)
+{
+    (void)state;
+    struct manifest m, again;
+    char *text, *second;
+    ASSERT_OK(manifest_parse(&m, good, strlen(good), "m.json"));
+    ASSERT_OK(manifest_print(&text, &m));
+    ASSERT_OK(manifest_parse(&again, text, strlen(text), "again.json"));
+    ASSERT_OK(manifest_print(&second, &again));
+    assert_string_equal(text, second);
+    ASSERT_CONTAINS(text, "\"seed\": \"18446744073709551615\"");
+    ASSERT_CONTAINS(
+        text, "    {\"name\":\"ice\",\"type\":\"BF16\",\"shape\":[4],\"frozen\":true,\"spans\":[[0,0,4]]}\n");
+    ASSERT_CONTAINS(text, "  \"extra\": {\n    \"cursor\": 7\n  },\n  \"files\": [\n");
+    mem_free(text);
+    mem_free(second);
+    manifest_finish(&m);
+    manifest_finish(&again);
+}
+
+static void refuses_an_extra_that_is_no_object(void **state)
+{
+    (void)state;
+    struct manifest m;
+    char *text;
+    ASSERT_OK(manifest_parse(&m, good, strlen(good), "m.json"));
+    m.meta.extra = "[1]";
+    ASSERT_FAILS(manifest_print(&text, &m), SHERD_EFORMAT, "'extra' is not a JSON object");
+    manifest_finish(&m);
+}
+
+static void refuses_newer_versions(void **state)
+{
+    (void)state;
+    struct manifest m;
+    char *text = with("\"version\": 1, \"sherd\": \"0.1.0\"", "\"version\": 2, \"sherd\": \"7.0.0\"");
+    ASSERT_FAILS(manifest_parse(&m, text, strlen(text), "m.json"), SHERD_EUNSUPPORTED,
+        "m.json: format version 2 was written by sherd 7.0.0");
+    mem_free(text);
+}
+
+static void refuses_a_bad_head(void **state)
+{
+    (void)state;
+    refused("sherd-checkpoint", "model", "format is 'model'");
+    refused("\"version\": 1", "\"version\": 0", "version");
+    refused("\"step\": 12", "\"step\": -1", "step");
+    refused("\"step\": 12, ", "", "'step' is missing");
+    refused("\"world\": 2", "\"world\": 0", "world");
+    refused("\"stage\": 2", "\"stage\": 4", "stage");
+    refused("\"18446744073709551615\"", "\"18446744073709551616\"", "seed");
+    refused("\"18446744073709551615\"", "\"-1\"", "seed");
+    refused("\"param_type\": \"BF16\"", "\"param_type\": \"F64\"", "param_type 'F64'");
+    refused("\"adam.v\"", "\"adam.m\"", "state 'adam.m' is listed twice");
+    refused("\"adam.v\"", "\"weight\"", "states[1]");
+    refused("\"adam.v\"", "\"a/b\"", "states[1]");
+    refused("{\"cursor\": 7}", "7", "extra");
+    refused("\"step\": 12", "\"step\": 12, \"step\": 13", "duplicate");
+}
+
+static void refuses_bad_files(void **state)
+{
+    (void)state;
+    refused("weights-00000-of-00002", "../../etc/passwd", "should be");
+    refused("weights-00000-of-00002", "weights-00000-of-00003", "should be 'weights-00000-of-00002");
+    refused("\"rank\": 0", "\"rank\": 2", "files[0]");
+    refused("\"name\": \"weights-00001-of-00002.safetensors\", \"rank\": 1",
+        "\"name\": \"weights-00000-of-00002.safetensors\", \"rank\": 0", "listed twice");
+    refused("\"0123456789abcdef", "\"0123456789abcdeX", "hex digits");
+    refused("\"bytes\": 700", "\"bytes\": -7", "bytes");
+}
+
+static void refuses_holes_and_overlaps(void **state)
+{
+    (void)state;
+    refused("[1, 30, 10]", "[1, 31, 9]", "tensor 'wte': spans[1]");
+    refused("[1, 30, 10]", "[1, 29, 11]", "tensor 'wte': spans[1]");
+    refused("[1, 30, 10]", "[1, 30, 9]", "elements from 39 to 40 are in no file");
+    refused("[1, 30, 10]", "[1, 30, 11]", "tensor 'wte': spans[1]");
+    refused("[1, 30, 10]", "[1, 30, 0]", "tensor 'wte': spans[1]");
+    refused("[1, 30, 10]", "[2, 30, 10]", "no weights file of rank 2");
+    refused("[1, 30, 10]", "[1, 30]", "must be [rank, first, elems]");
+    refused("[1, 30, 10]", "7", "must be [rank, first, elems]");
+    refused("[[0, 0, 30], [1, 30, 10]]", "[]", "elements from 0 to 40 are in no file");
+}
+
+static void refuses_bad_tensors(void **state)
+{
+    (void)state;
+    refused("\"name\": \"ln\"", "\"name\": \"wte\"", "tensor 'wte' is listed twice");
+    refused("\"name\": \"ln\"", "\"name\": \"head\"", "tensor 'head' is listed twice");
+    refused("\"shape\": [10, 4]", "\"shape\": [10, 5]", "are in no file");
+    refused("\"shape\": [10, 4]", "\"shape\": []", "1 to 4 dimensions");
+    refused("\"shape\": [10, 4]", "\"shape\": [10, 0]", "dimension 1");
+    refused("\"shape\": [10, 4]", "\"shape\": [4294967296, 4294967296]", "dimension 1");
+    refused("\"type\": \"F32\"", "\"type\": \"BF16\"", "a trained tensor must be stored as F32");
+    refused("\"frozen\": true", "\"frozen\": 1", "'frozen' must be true or false");
+    refused("\"tensors\": [", "\"tensors\": [3,", "tensors[0] must be an object");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads),
+        cmocka_unit_test(prints_what_it_reads),
+        cmocka_unit_test(refuses_an_extra_that_is_no_object),
+        cmocka_unit_test(refuses_newer_versions),
+        cmocka_unit_test(refuses_a_bad_head),
+        cmocka_unit_test(refuses_bad_files),
+        cmocka_unit_test(refuses_holes_and_overlaps),
+        cmocka_unit_test(refuses_bad_tensors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
