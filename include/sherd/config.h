@@ -51,7 +51,7 @@ struct sherd_config {
         enum sherd_dtype reduce; /* gradients on the wire: F32 or BF16 */
     } dtype;
     struct {
-        int64_t global, micro, accum; /* sequences; one of them may be 0 = derived */
+        int64_t global, micro, accum; /* sequences; 0 = derived, as soon as the world is known */
         int64_t seq;                  /* tokens of a sequence */
     } batch;
     struct {
@@ -83,20 +83,22 @@ struct sherd_config {
         int64_t every; /* steps between progress lines */
         int jsonl;     /* also write metrics.jsonl into run.dir */
     } log;
+    void *origin; /* private: the texts, and where each value came from */
 };
 
-/* All defaults. Must be freed with sherd_config_free, as every config. */
+/* All defaults. Must be freed with sherd_config_free, as every config. Fields may be changed afterwards; the
+ * texts that were in them stay owned by the config, new ones are the caller's. */
 SHERD_API int sherd_config_default(struct sherd_config *out);
-/* Reads a file, then applies the overrides ("key.path=value", n of them) as if they stood in it. `world` is
- * the number of ranks, for the batch arithmetic; 0 = unknown, arithmetic not checked. ECONFIG with
- * "file:line: key: ..." for an unknown, repeated, ill-typed or contradicting key, with the nearest valid one.
- */
+/* Reads a file, then applies the overrides ("key.path=value", n of them) as if they stood in it; of two for
+ * the same key the later one holds. `world` is the number of ranks, for the batch arithmetic; 0 = unknown,
+ * arithmetic not checked. ECONFIG with "file:line: key: ..." for an unknown, repeated, ill-typed or
+ * contradicting key, with the nearest valid one. On failure *out is zero. */
 SHERD_API int sherd_config_load(
     struct sherd_config *out, const char *path, const char *const *overrides, int n, int world);
 /* The same from memory; `name` stands for the file in messages. */
 SHERD_API int sherd_config_parse(struct sherd_config *out, const char *text, size_t bytes, const char *name,
     const char *const *overrides, int n, int world);
-SHERD_API void sherd_config_free(struct sherd_config *config);
+SHERD_API void sherd_config_free(struct sherd_config *config); /* NULL and zero are fine */
 /* The effective settings as YAML with one comment a line: where the value came from. Caller frees *out. */
 SHERD_API int sherd_config_print(const struct sherd_config *config, char **out);
 /* The text of configs/reference.yaml: every key, its default and help. Caller frees *out. */

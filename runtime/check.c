@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * What values must be together, and what follows from what: the arithmetic of the batch, and the keys that
+ * are "auto" until other keys are known.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/config.h"
+#include "runtime/keys.h"
+
+#define MICRO_DEFAULT 8
+#define EVAL_EVERY_DEFAULT 100
+#define FIX_MOST 65536 /* divisors are searched up to here */
+
+static int derived(struct sherd_config *config, const char *path)
+{
+    return config_note(config, key_find(path), CONFIG_DERIVED);
+}
+
+static int settle_auto(struct sherd_config *c)
+{
+    if (c->model.tied == KEY_UNSET) {
+        c->model.tied = strcmp(c->model.family, "gpt2") == 0;
+        SHERD_TRY(derived(c, "model.tied"));
+    }
+    if (c->batch.seq == KEY_UNSET) {
+        c->batch.seq = c->model.context;
+        SHERD_TRY(derived(c, "batch.seq"));
+    }
+    if (c->train.epochs == KEY_UNSET) {
+        c->train.epochs = c->train.steps == 0;
+        SHERD_TRY(derived(c, "train.epochs"));
+    }
+    if (c->train.eval_every == KEY_UNSET) {
+        c->train.eval_every = c->data.val.n > 0 ? EVAL_EVERY_DEFAULT : 0;
+        SHERD_TRY(derived(c, "train.eval_every"));
+    }
+    return SHERD_OK;
+}
+
+static int check_schedule(const struct sherd_config *c)
+{
+    long long steps = c->train.steps, warmup = c->schedule.warmup, decay = c->schedule.decay;
+    if (c->schedule.kind == SHERD_LR_WSD && decay == 0)
+        return CONFIG_FAIL(c, "schedule.kind",
+            "wsd ends in a fall, but schedule.decay is 0; set it to a number of steps, or use constant");
+    if (steps == 0)
+        return SHERD_OK; /* known when the data is: checked there */
+    if (warmup > steps)
+        return CONFIG_FAIL(c, "schedule.warmup",
+            "%lld steps are more than train.steps %lld; set it to %lld or less", warmup, steps, steps);
+    if (c->schedule.kind == SHERD_LR_WSD && warmup + decay > steps)
+        return CONFIG_FAIL(c, "schedule.decay",
+            "%lld steps after a warm-up of %lld are more than train.steps %lld; set it to %lld or less",
+            decay, warmup, steps, steps - warmup);
+    return SHERD_OK;
+}
+
+int config_settle(struct sherd_config *c)
+{
+    SHERD_TRY(settle_auto(c));
+    if (c->batch.seq > c->model.context)
+        return CONFIG_FAIL(c, "batch.seq",
+            "%lld tokens are more than model.context %lld; set model.context to %lld, or batch.seq to %lld or less",
+            (long long)c->batch.seq, (long long)c->model.context, (long long)c->batch.seq,
+            (long long)c->model.context);
+    if (c->dtype.reduce == SHERD_BF16 && c->dtype.param != SHERD_BF16)
+        return CONFIG_FAIL(c, "dtype.reduce",
+            "bf16 would round gradients that were computed in f32; set dtype.param to bf16 too, or dtype.reduce to "
+            "f32");
+    if (c->train.steps == 0 && c->train.epochs == 0)
+        return CONFIG_FAIL(
+            c, "train.steps", "train.steps and train.epochs are both 0, so there is nothing to do; set one");
+    if (c->train.steps > 0 && c->train.epochs > 0)
+        return CONFIG_FAIL(c, "train.epochs",
+            "train.steps is %lld and train.epochs is %lld, but only one can end the run; remove one or set it to 0",
+            (long long)c->train.steps, (long long)c->train.epochs);
+    return check_schedule(c);
+}
+
+int config_check_train(const struct sherd_config *c)
+{
+    if (c->data.train.n == 0)
+        return CONFIG_FAIL(c, "data.train",
+            "there is nothing to train on; name files or folders, as data.train: [data/text]");
+    if (c->train.eval_every > 0 && c->data.val.n == 0)
+        return CONFIG_FAIL(c, "train.eval_every",
+            "evaluates every %lld steps, but data.val is empty; name files or folders there, or set it to 0",
+            (long long)c->train.eval_every);
+    return SHERD_OK;
+}
+
+/* --- batch --- */
+
+struct batch {
+    int64_t global, micro, accum, world;
+};
+
+/* a * b * c for numbers from 1; 0 if that does not fit. */
+static int64_t product(int64_t a, int64_t b, int64_t c)
+{
+    int64_t ab, abc;
+    return __builtin_mul_overflow(a, b, &ab) || __builtin_mul_overflow(ab, c, &abc) ? 0 : abc;
+}
+
+/* The value as the user gave it: 0 if it was derived, for whatever world. */
+static int given(const struct sherd_config *c, const char *path, int64_t value, int64_t *out)
+{
+    const char *where;
+    SHERD_TRY(config_where(c, key_find(path), &where));
+    if (value < 0)
+        return CONFIG_FAIL(c, path, "must not be negative, as %lld is; 0 = derived", (long long)value);
+    *out = where == CONFIG_DERIVED ? 0 : value;
+    return SHERD_OK;
+}
+
+/* "global 20, micro 4, accum auto and world 2 do not fit" */
+static void four_numbers(const struct batch *b, char out[160])
+{
+    struct text_number {
+        char s[24];
+    } n[3];
+    const int64_t v[3] = { b->global, b->micro, b->accum };
+    for (int i = 0; i < 3; i++)
+        snprintf(n[i].s, sizeof(n[i].s), v[i] ? "%lld" : "auto", (long long)v[i]);
+    snprintf(out, 160, "global %s, micro %s, accum %s and world %lld do not fit", n[0].s, n[1].s, n[2].s,
+        (long long)b->world);
+}
+
+/* Largest divisor of n that is not above `most`; 0 if too far to search. */
+static int64_t divisor(int64_t n, int64_t most)
+{
+    int64_t d = MIN(n, most);
+    if (d > FIX_MOST && d != n)
+        return 0;
+    while (d > 1 && n % d != 0)
+        d--;
+    return d;
+}
+
+/* The global batch is no multiple of `unit` (= what * world, 0 = beyond all numbers). */
+static int fail_remainder(const struct sherd_config *c, const struct batch *b, const char *what, int64_t unit)
+{
+    char numbers[160], global[96], other[64] = "";
+    four_numbers(b, numbers);
+    if (unit == 0)
+        return CONFIG_FAIL(c, "batch.global", "%s: %s * world is beyond all numbers; make batch.%s smaller",
+            numbers, what, what);
+    int64_t below = b->global / unit * unit, above = below + unit;
+    if (below > 0)
+        snprintf(global, sizeof(global), "%lld or %lld", (long long)below, (long long)above);
+    else
+        snprintf(global, sizeof(global), "%lld", (long long)above);
+    int64_t fix = b->global % b->world == 0 ? divisor(b->global / b->world, unit / b->world) : 0;
+    if (fix > 0)
+        snprintf(other, sizeof(other), ", or batch.%s to %lld", what, (long long)fix);
+    return CONFIG_FAIL(c, "batch.global",
+        "%s: global must be a multiple of %s * world = %lld; set batch.global to %s%s", numbers, what,
+        (long long)unit, global, other);
+}
+
+/* All three are given; they must agree. */
+static int check_batch(const struct sherd_config *c, const struct batch *b)
+{
+    char numbers[160], other[64] = "";
+    int64_t whole = product(b->micro, b->accum, b->world);
+    if (whole == b->global)
+        return SHERD_OK;
+    four_numbers(b, numbers);
+    int64_t per_accum = product(b->micro, b->world, 1), per_micro = product(b->accum, b->world, 1);
+    if (per_accum && b->global % per_accum == 0)
+        snprintf(other, sizeof(other), "batch.accum to %lld", (long long)(b->global / per_accum));
+    else if (per_micro && b->global % per_micro == 0)
+        snprintf(other, sizeof(other), "batch.micro to %lld", (long long)(b->global / per_micro));
+    if (!whole)
+        return CONFIG_FAIL(c, "batch.global",
+            "%s: micro * accum * world is beyond all numbers; set batch.accum to auto", numbers);
+    return CONFIG_FAIL(c, "batch.global",
+        "%s: global must be micro * accum * world = %lld; set %s%sbatch.global to %lld", numbers,
+        (long long)whole, other, other[0] ? " or " : "", (long long)whole);
+}
+
+/* Derives what is 0. */
+static int complete(const struct sherd_config *c, struct batch *b)
+{
+    if (!b->global && !b->micro && b->accum)
+        return CONFIG_FAIL(c, "batch.accum",
+            "accum %lld alone does not say how large a batch is; set batch.micro or batch.global too",
+            (long long)b->accum);
+    if (b->global && b->micro && b->accum)
+        return check_batch(c, b);
+    if (!b->global) {
+        b->micro = b->micro ? b->micro : MICRO_DEFAULT;
+        b->accum = b->accum ? b->accum : 1;
+        b->global = product(b->micro, b->accum, b->world);
+        if (!b->global)
+            return CONFIG_FAIL(c, "batch.micro",
+                "micro %lld, accum %lld and world %lld make a batch beyond all numbers; make them smaller",
+                (long long)b->micro, (long long)b->accum, (long long)b->world);
+        return SHERD_OK;
+    }
+    const char *what = b->micro ? "micro" : "accum";
+    int64_t unit = product(b->micro ? b->micro : MAX(b->accum, 1), b->world, 1);
+    if (!unit || b->global % unit != 0)
+        return fail_remainder(c, b, what, unit);
+    if (b->micro) {
+        b->accum = b->global / unit;
+    } else {
+        b->accum = MAX(b->accum, 1);
+        b->micro = b->global / unit;
+    }
+    return SHERD_OK;
+}
+
+int config_derive_batch(struct sherd_config *c, int world)
+{
+    struct batch b = { .world = world };
+    if (world < 1)
+        return SHERD_FAIL(SHERD_EINVAL, "a world of %d ranks; there must be at least 1", world);
+    SHERD_TRY(given(c, "batch.global", c->batch.global, &b.global));
+    SHERD_TRY(given(c, "batch.micro", c->batch.micro, &b.micro));
+    SHERD_TRY(given(c, "batch.accum", c->batch.accum, &b.accum));
+    struct batch before = b;
+    SHERD_TRY(complete(c, &b));
+    c->batch.global = b.global;
+    c->batch.micro = b.micro;
+    c->batch.accum = b.accum;
+    if (!before.global)
+        SHERD_TRY(derived(c, "batch.global"));
+    if (!before.micro)
+        SHERD_TRY(derived(c, "batch.micro"));
+    if (!before.accum)
+        SHERD_TRY(derived(c, "batch.accum"));
+    return SHERD_OK;
+}

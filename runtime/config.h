@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The inside of a config: where each value came from, and what the rest of runtime/ asks of a config besides
+ * include/sherd/config.h. Reading is in config.c, what values must be together in check.c, writing in
+ * print.c.
+ */
+#ifndef SHERD_RUNTIME_CONFIG_H
+#define SHERD_RUNTIME_CONFIG_H
+
+#include <sherd/config.h>
+#include "base/mem.h"
+#include "base/status.h"
+
+struct key;
+
+/* Fills in those of batch.global, micro and accum that are 0, or that an earlier call filled in, for `world`
+ * ranks. ECONFIG with all four numbers and a way out if they do not fit or the global batch cannot be
+ * divided. */
+int config_derive_batch(struct sherd_config *config, int world);
+/* What only training needs: ECONFIG without data.train, or with evaluations but no data.val. */
+int config_check_train(const struct sherd_config *config);
+/* A config of its own, texts and all. */
+int config_copy(struct sherd_config *out, const struct sherd_config *in);
+
+/* --- among config.c, check.c and print.c --- */
+
+struct config_source {
+    const char *where; /* "configs/x.yaml:7", or one of the three below */
+    const char *value; /* as it stood when that was noted: a field changed since then is told by it */
+};
+extern const char CONFIG_DEFAULT[], CONFIG_DERIVED[], CONFIG_SET[];
+
+/* Behind sherd_config.origin. */
+struct config_origin {
+    struct arena arena;          /* all texts of the config */
+    const char *name;            /* of the file */
+    struct config_source from[]; /* one for each row of keys.c */
+};
+
+/* Notes that the value of the key now comes from `where`, which lives as long as the config. */
+int config_note(struct sherd_config *config, const struct key *key, const char *where);
+/* Where the value of the key comes from, as noted; "set by the program" when it was changed since. */
+int config_where(const struct sherd_config *config, const struct key *key, const char **where);
+/* Checks that concern several keys; replaces KEY_UNSET by what follows from other keys. */
+int config_settle(struct sherd_config *config);
+
+/* Fails with "where: key: ..." for the key at `path`. */
+#define CONFIG_FAIL(config, path, ...) config_fail_at(config, path, SHERD_FAIL(SHERD_ECONFIG, __VA_ARGS__))
+int config_fail_at(const struct sherd_config *config, const char *path, int status);
+
+#endif

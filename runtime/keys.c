@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The table of all settings, and finding a row by a path that may be misspelt.
+ */
+#include "runtime/keys.h"
+
+#include <string.h>
+
+#include "base/status.h"
+
+static const struct key_section sections[] = {
+    { "run", "the run as a whole" },
+    { "model", "the transformer to train" },
+    { "shard", "what each rank holds" },
+    { "dtype", "number formats" },
+    { "batch", "sequences per step: global = micro * accum * ranks; give any one or two of the three" },
+    { "optim", "the optimizer" },
+    { "schedule", "the learning rate over the steps" },
+    { "train", "how long, and how often to evaluate" },
+    { "data", "what to read" },
+    { "save", "checkpoints" },
+    { "log", "progress" },
+};
+
+static const struct key_choice resume_words[] = {
+    { "never", SHERD_RESUME_NEVER },
+    { "auto", SHERD_RESUME_AUTO },
+    { "required", SHERD_RESUME_REQUIRED },
+    { NULL, 0 },
+};
+static const struct key_choice dtype_words[] = { { "f32", SHERD_F32 }, { "bf16", SHERD_BF16 }, { NULL, 0 } };
+static const struct key_choice schedule_words[] = {
+    { "constant", SHERD_LR_CONSTANT },
+    { "linear", SHERD_LR_LINEAR },
+    { "cosine", SHERD_LR_COSINE },
+    { "wsd", SHERD_LR_WSD },
+    { NULL, 0 },
+};
+static const struct key_choice format_words[] = {
+    { "auto", SHERD_DATA_AUTO },
+    { "bytes", SHERD_DATA_BYTES },
+    { "llmc", SHERD_DATA_LLMC },
+    { "u16", SHERD_DATA_U16 },
+    { NULL, 0 },
+};
+
+static const char *device_word(int i)
+{
+    static const char *const words[] = { "cpu", "cuda" };
+    return i >= 0 && i < (int)ARRAY_LEN(words) ? words[i] : NULL;
+}
+
+static const char *family_word(int i)
+{
+    static const char *const words[] = { "gpt2", "llama" };
+    return i >= 0 && i < (int)ARRAY_LEN(words) ? words[i] : NULL;
+}
+
+static const char *optim_word(int i)
+{
+    static const char *const words[] = { "adamw", "sgd" };
+    return i >= 0 && i < (int)ARRAY_LEN(words) ? words[i] : NULL;
+}
+
+#define AT(field) .offset = offsetof(struct sherd_config, field)
+#define INT(path_, field, min_, max_, initial_)                                                              \
+    path_, KEY_INT, AT(field), .min = min_, .max = max_, .initial = initial_
+#define REAL(path_, field, min_, max_, initial_)                                                             \
+    path_, KEY_REAL, AT(field), .min = min_, .max = max_, .initial = initial_
+#define BOOL(path_, field, initial_) path_, KEY_BOOL, AT(field), .initial = initial_
+#define CHOICE(path_, field, words, initial_)                                                                \
+    path_, KEY_CHOICE, AT(field), .choices = words, .initial = initial_
+#define TEXT(path_, field, word_, initial_) path_, KEY_TEXT, AT(field), .word = word_, .initial = initial_
+#define TEXTS(path_, field) path_, KEY_TEXTS, AT(field), .initial = "[]"
+
+#define SIZE_MOST 1073741824.0
+#define INT_MOST 2147483647.0
+
+/* clang-format off */
+static const struct key keys[] = {
+    { TEXT("run.dir", run.dir, NULL, "runs/default"),
+      .help = "folder for everything the run writes" },
+    { TEXT("run.device", run.device, device_word, "cpu"),
+      .help = "where the ranks compute" },
+    { INT("run.threads", run.threads, 0, 4096, "auto"), .flags = KEY_ZERO,
+      .help = "CPU threads of a rank; auto = share the cores among the ranks of the host" },
+    { INT("run.seed", run.seed, 0, KEY_MANY, "1"),
+      .help = "draws the initial weights and the order of the data" },
+    { CHOICE("run.resume", run.resume, resume_words, "never"),
+      .help = "go on from the newest checkpoint; auto = if there is one" },
+    { "run.timeout", KEY_SECONDS, AT(run.timeout), .min = 0, .max = 1e6, .flags = KEY_ABOVE, .initial = "600",
+      .help = "longest wait for another rank: seconds, or 90s, 10m, 2h" },
+
+    { TEXT("model.family", model.family, family_word, "llama"),
+      .help = "kind of transformer" },
+    { INT("model.vocab", model.vocab, 1, INT_MOST, "256"),
+      .help = "number of different tokens; 256 for bytes" },
+    { INT("model.width", model.width, 1, SIZE_MOST, "128"),
+      .help = "size of the residual stream" },
+    { INT("model.layers", model.layers, 1, 100000, "4"),
+      .help = "transformer blocks" },
+    { INT("model.heads", model.heads, 1, SIZE_MOST, "4"),
+      .help = "attention heads" },
+    { INT("model.kv_heads", model.kv_heads, 0, SIZE_MOST, "auto"), .flags = KEY_ZERO,
+      .help = "llama: heads of keys and values; auto = heads" },
+    { INT("model.head_dim", model.head_dim, 0, SIZE_MOST, "auto"), .flags = KEY_ZERO,
+      .help = "llama: size of a head; auto = width / heads" },
+    { INT("model.mlp_width", model.mlp_width, 0, SIZE_MOST, "auto"), .flags = KEY_ZERO,
+      .help = "inner size of the MLP; auto = 4 width (gpt2), 8/3 width in steps of 32 (llama)" },
+    { INT("model.context", model.context, 1, SIZE_MOST, "256"),
+      .help = "longest sequence the model can take" },
+    { BOOL("model.tied", model.tied, "auto"), .flags = KEY_AUTO,
+      .help = "the head shares the weights of the embedding; auto = gpt2 yes, others no" },
+    { REAL("model.norm_eps", model.norm_eps, 0, 1, "1e-5"), .flags = KEY_ABOVE,
+      .help = "added to the variance in norms" },
+    { REAL("model.rope_theta", model.rope_theta, 0, 1e12, "10000"), .flags = KEY_ABOVE,
+      .help = "llama: base of the rotary positions" },
+    { REAL("model.init_std", model.init_std, 0, 10, "0.02"), .flags = KEY_ABOVE,
+      .help = "standard deviation of the initial weights" },
+    { TEXTS("model.freeze", model.freeze),
+      .help = "tensors that are not trained: names, * stands for any text" },
+
+    { INT("shard.stage", shard.stage, 0, 3, "1"),
+      .help = "what is sharded: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights" },
+    { INT("shard.prefetch", shard.prefetch, 0, 1024, "1"),
+      .help = "stage 3: units gathered ahead of their use" },
+    { BOOL("shard.overlap", shard.overlap, "true"),
+      .help = "communicate beside computing" },
+    { BOOL("shard.poison", shard.poison, "false"),
+      .help = "debugging: fill buffers that are let go with NaN" },
+
+    { CHOICE("dtype.param", dtype.param, dtype_words, "f32"),
+      .help = "weights and activations; the optimizer's masters are always f32" },
+    { CHOICE("dtype.reduce", dtype.reduce, dtype_words, "f32"),
+      .help = "gradients between ranks; bf16 only with dtype.param bf16" },
+
+    { INT("batch.global", batch.global, 0, 1e9, "auto"), .flags = KEY_ZERO,
+      .help = "sequences of one optimizer step, over all ranks" },
+    { INT("batch.micro", batch.micro, 0, 1e9, "auto"), .flags = KEY_ZERO,
+      .help = "sequences that one rank computes at a time; 8 when nothing else is given" },
+    { INT("batch.accum", batch.accum, 0, 1e9, "auto"), .flags = KEY_ZERO,
+      .help = "micro-batches that a rank adds up for one step" },
+    { INT("batch.seq", batch.seq, 1, SIZE_MOST, "auto"), .flags = KEY_AUTO,
+      .help = "tokens of a sequence; auto = model.context" },
+
+    { TEXT("optim.name", optim.name, optim_word, "adamw"),
+      .help = "update rule" },
+    { REAL("optim.lr", optim.lr, 0, 1e6, "1e-3"),
+      .help = "largest learning rate" },
+    { REAL("optim.beta1", optim.beta1, 0, 1, "0.9"), .flags = KEY_BELOW,
+      .help = "adamw: decay of the mean gradient" },
+    { REAL("optim.beta2", optim.beta2, 0, 1, "0.95"), .flags = KEY_BELOW,
+      .help = "adamw: decay of the mean square" },
+    { REAL("optim.eps", optim.eps, 0, 1, "1e-8"), .flags = KEY_ABOVE,
+      .help = "adamw: added to the root of the mean square" },
+    { REAL("optim.weight_decay", optim.weight_decay, 0, 1e6, "0.1"),
+      .help = "decoupled decay; not applied to norms and biases" },
+    { REAL("optim.momentum", optim.momentum, 0, 1, "0.9"), .flags = KEY_BELOW,
+      .help = "sgd: decay of the velocity; 0 = plain SGD" },
+    { REAL("optim.clip", optim.clip, 0, 1e12, "1.0"),
+      .help = "largest norm of the whole gradient; 0 = no clipping" },
+
+    { CHOICE("schedule.kind", schedule.kind, schedule_words, "cosine"),
+      .help = "shape after the warm-up; wsd = flat, then a fall" },
+    { INT("schedule.warmup", schedule.warmup, 0, KEY_MANY, "0"),
+      .help = "steps of linear rise at the start" },
+    { INT("schedule.decay", schedule.decay, 0, KEY_MANY, "0"),
+      .help = "wsd: steps of the final fall" },
+    { REAL("schedule.min_lr", schedule.min_lr, 0, 1, "0.1"),
+      .help = "rate of the last step, as a fraction of optim.lr" },
+
+    { INT("train.steps", train.steps, 0, KEY_MANY, "0"),
+      .help = "optimizer steps in all; 0 = as many as train.epochs needs" },
+    { INT("train.epochs", train.epochs, 0, KEY_MANY, "auto"), .flags = KEY_AUTO,
+      .help = "times through the data when train.steps is 0; auto = 1 then" },
+    { INT("train.eval_every", train.eval_every, 0, KEY_MANY, "auto"), .flags = KEY_AUTO,
+      .help = "steps between evaluations, 0 = none; auto = 100 if data.val is given" },
+    { INT("train.eval_batches", train.eval_batches, 1, KEY_MANY, "20"),
+      .help = "micro-batches of each rank in an evaluation" },
+
+    { TEXTS("data.train", data.train),
+      .help = "files or folders to train on" },
+    { TEXTS("data.val", data.val),
+      .help = "files or folders to evaluate on" },
+    { CHOICE("data.format", data.format, format_words, "auto"),
+      .help = "any text, .bin with a header, or bare .bin; auto looks" },
+    { BOOL("data.shuffle", data.shuffle, "true"),
+      .help = "another order in each epoch; false = as it lies in the files" },
+
+    { INT("save.every", save.every, 0, KEY_MANY, "500"),
+      .help = "steps between checkpoints; 0 = only at the end" },
+    { INT("save.keep", save.keep, 0, KEY_MANY, "3"),
+      .help = "newest checkpoints kept; 0 = all" },
+
+    { INT("log.every", log.every, 1, KEY_MANY, "10"),
+      .help = "steps between progress lines" },
+    { BOOL("log.jsonl", log.jsonl, "true"),
+      .help = "also write every step to metrics.jsonl in run.dir" },
+};
+/* clang-format on */
+
+/* What other systems call it. */
+static const struct {
+    const char *theirs, *ours;
+} foreign[] = {
+    { "train_batch_size", "batch.global" },
+    { "train_micro_batch_size_per_gpu", "batch.micro" },
+    { "per_device_train_batch_size", "batch.micro" },
+    { "gradient_accumulation_steps", "batch.accum" },
+    { "zero_optimization", "shard.stage" },
+    { "zero_stage", "shard.stage" },
+    { "gradient_clipping", "optim.clip" },
+    { "max_grad_norm", "optim.clip" },
+    { "learning_rate", "optim.lr" },
+    { "optimizer", "optim" },
+    { "scheduler", "schedule" },
+    { "max_steps", "train.steps" },
+    { "num_train_epochs", "train.epochs" },
+    { "output_dir", "run.dir" },
+    { "save_steps", "save.every" },
+    { "save_total_limit", "save.keep" },
+    { "logging_steps", "log.every" },
+    { "bf16", "dtype.param" },
+    { "vocab_size", "model.vocab" },
+    { "hidden_size", "model.width" },
+    { "num_hidden_layers", "model.layers" },
+    { "num_attention_heads", "model.heads" },
+    { "num_key_value_heads", "model.kv_heads" },
+    { "intermediate_size", "model.mlp_width" },
+    { "max_position_embeddings", "model.context" },
+    { "tie_word_embeddings", "model.tied" },
+};
+
+int key_count(void)
+{
+    return (int)ARRAY_LEN(keys);
+}
+
+const struct key *key_at(int i)
+{
+    return i >= 0 && i < key_count() ? &keys[i] : NULL;
+}
+
+const struct key_section *key_section_at(int i)
+{
+    return i >= 0 && i < (int)ARRAY_LEN(sections) ? &sections[i] : NULL;
+}
+
+const struct key *key_find(const char *path)
+{
+    for (int i = 0; i < key_count(); i++)
+        if (strcmp(keys[i].path, path) == 0)
+            return &keys[i];
+    return NULL;
+}
+
+const struct key_section *key_find_section(const char *name)
+{
+    for (size_t i = 0; i < ARRAY_LEN(sections); i++)
+        if (strcmp(sections[i].name, name) == 0)
+            return &sections[i];
+    return NULL;
+}
+
+const char *key_name(const struct key *key)
+{
+    return strchr(key->path, '.') + 1;
+}
+
+int key_in_section(const struct key *key, const char *section)
+{
+    size_t n = strlen(section);
+    return strncmp(key->path, section, n) == 0 && key->path[n] == '.';
+}
+
+const struct key *key_first(const char *section)
+{
+    for (int i = 0; i < key_count(); i++)
+        if (key_in_section(&keys[i], section))
+            return &keys[i];
+    return NULL;
+}
+
+/* Nearest name among the keys of a section, as a path; NULL also when there is no such section. */
+static const char *nearest_in_section(const char *section, const char *name)
+{
+    const char *names[ARRAY_LEN(keys)];
+    int n = 0, first = 0;
+    for (int i = 0; i < key_count(); i++) {
+        if (!key_in_section(&keys[i], section))
+            continue;
+        first = n == 0 ? i : first;
+        names[n++] = key_name(&keys[i]);
+    }
+    const char *near = text_nearest(name, names, n);
+    for (int i = 0; near && i < n; i++)
+        if (names[i] == near)
+            return keys[first + i].path;
+    return NULL;
+}
+
+/* The only key that has this name in whatever section. */
+static const char *same_name(const char *name)
+{
+    const char *found = NULL;
+    for (int i = 0; i < key_count(); i++) {
+        if (strcmp(key_name(&keys[i]), name) != 0)
+            continue;
+        if (found)
+            return NULL;
+        found = keys[i].path;
+    }
+    return found;
+}
+
+/* Nearest among whole paths, or among section names for a path of one word. */
+static const char *nearest_path(const char *path)
+{
+    const char *words[ARRAY_LEN(keys) + ARRAY_LEN(sections)];
+    int n = 0;
+    if (!strchr(path, '.'))
+        for (size_t i = 0; i < ARRAY_LEN(sections); i++)
+            words[n++] = sections[i].name;
+    else
+        for (int i = 0; i < key_count(); i++)
+            words[n++] = keys[i].path;
+    return text_nearest(path, words, n);
+}
+
+const char *key_suggest(const char *path)
+{
+    char section[64] = "";
+    const char *dot = strrchr(path, '.'), *name = dot ? dot + 1 : path;
+    if (dot && (size_t)(dot - path) < sizeof(section))
+        memcpy(section, path, (size_t)(dot - path));
+    for (size_t i = 0; i < ARRAY_LEN(foreign); i++)
+        if (strcmp(foreign[i].theirs, name) == 0)
+            return foreign[i].ours;
+    const char *found = nearest_in_section(section, name);
+    if (!found)
+        found = same_name(name);
+    return found ? found : nearest_path(path);
+}
