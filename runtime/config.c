@@ -233,7 +233,16 @@ static int take_override(struct sherd_config *config, const char *s)
     const char *value = equals + 1;
     while (isspace((unsigned char)*value))
         value++;
-    return take_value(config, key, value);
+    n = strlen(value);
+    while (n > 0 && isspace((unsigned char)value[n - 1]))
+        n--;
+    char *trimmed =
+        mem_printf("%.*s", (int)MIN(n, YAML_TEXT_BYTES + 1), value); /* too long: refused as YAML */
+    if (!trimmed)
+        return SHERD_ENOMEM;
+    int st = take_value(config, key, trimmed);
+    mem_free(trimmed);
+    return st;
 }
 
 int sherd_config_parse(struct sherd_config *out, const char *text, size_t bytes, const char *name,

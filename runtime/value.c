@@ -215,6 +215,31 @@ int key_set_default(const struct key *key, struct sherd_config *config, struct a
     return key_set(key, config, &value, arena, &line);
 }
 
+/* Bytes of the UTF-8 character at s, and the character; 1 and 0 if it is none: it is refused when read back.
+ */
+static int utf8(const char *s, unsigned *out)
+{
+    const unsigned char *p = (const unsigned char *)s;
+    int n = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
+    unsigned c = n == 1 ? p[0] : p[0] & (0x7fu >> n);
+    for (int i = 1; i < n; i++) {
+        if ((p[i] & 0xc0) != 0x80)
+            n = 0;
+        else
+            c = c << 6 | (p[i] & 0x3fu);
+    }
+    *out = n ? c : 0;
+    return n ? n : 1;
+}
+
+/* Whether a character may stand in a quoted text as it is: not the controls, ends of lines and the byte order
+ * mark, which readers of YAML change or refuse. */
+static int printable(unsigned c)
+{
+    return (c >= 0x20 && c < 0x7f) || (c >= 0xa0 && c < 0xd800 && c != 0x2028 && c != 0x2029) ||
+           (c >= 0xe000 && c < 0xfffe && c != 0xfeff) || c >= 0x10000;
+}
+
 void key_quote(const char *s, struct text *out)
 {
     static const char safe[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-+*";
@@ -223,14 +248,16 @@ void key_quote(const char *s, struct text *out)
         text_add(out, "%s", s);
         return;
     }
+    unsigned c;
     text_add(out, "\"");
-    for (; *s; s++) {
-        if (*s == '"' || *s == '\\')
-            text_add(out, "\\%c", *s);
-        else if ((unsigned char)*s < 0x20 || *s == 0x7f)
-            text_add(out, "\\x%02x", (unsigned)(unsigned char)*s);
+    for (int n; *s; s += n) {
+        n = utf8(s, &c);
+        if (c == '"' || c == '\\')
+            text_add(out, "\\%c", (int)c);
+        else if (c && !printable(c))
+            text_add(out, "\\u%04x", c);
         else
-            text_put(out, s, 1);
+            text_put(out, s, (size_t)n);
     }
     text_add(out, "\"");
 }
