@@ -40,20 +40,15 @@ static int settle_auto(struct sherd_config *c)
     return SHERD_OK;
 }
 
-static int check_schedule(const struct sherd_config *c)
+int config_check_steps(const struct sherd_config *c, int64_t n)
 {
-    long long steps = c->train.steps, warmup = c->schedule.warmup, decay = c->schedule.decay;
-    if (c->schedule.kind == SHERD_LR_WSD && decay == 0)
-        return CONFIG_FAIL(c, "schedule.kind",
-            "wsd ends in a fall, but schedule.decay is 0; set it to a number of steps, or use constant");
-    if (steps == 0)
-        return SHERD_OK; /* known when the data is: checked there */
+    long long steps = n, warmup = c->schedule.warmup, decay = c->schedule.decay;
     if (warmup > steps)
         return CONFIG_FAIL(c, "schedule.warmup",
-            "%lld steps are more than train.steps %lld; set it to %lld or less", warmup, steps, steps);
+            "%lld steps are more than the %lld of the run; set it to %lld or less", warmup, steps, steps);
     if (c->schedule.kind == SHERD_LR_WSD && warmup + decay > steps)
         return CONFIG_FAIL(c, "schedule.decay",
-            "%lld steps after a warm-up of %lld are more than train.steps %lld; set it to %lld or less",
+            "%lld steps after a warm-up of %lld are more than the %lld of the run; set it to %lld or less",
             decay, warmup, steps, steps - warmup);
     return SHERD_OK;
 }
@@ -77,7 +72,10 @@ int config_settle(struct sherd_config *c)
         return CONFIG_FAIL(c, "train.epochs",
             "train.steps is %lld and train.epochs is %lld, but only one can end the run; remove one or set it to 0",
             (long long)c->train.steps, (long long)c->train.epochs);
-    return check_schedule(c);
+    if (c->schedule.kind == SHERD_LR_WSD && c->schedule.decay == 0)
+        return CONFIG_FAIL(c, "schedule.kind",
+            "wsd ends in a fall, but schedule.decay is 0; set it to a number of steps, or use constant");
+    return c->train.steps > 0 ? config_check_steps(c, c->train.steps) : SHERD_OK;
 }
 
 int config_check_train(const struct sherd_config *c)

@@ -20,6 +20,9 @@ struct key;
 int config_derive_batch(struct sherd_config *config, int world);
 /* What only training needs: ECONFIG without data.train, or with evaluations but no data.val. */
 int config_check_train(const struct sherd_config *config);
+/* What the schedule needs of the number of steps, ECONFIG otherwise: for runs by epochs, whose steps are
+ * known only when the data is; when train.steps is given, reading has checked it. */
+int config_check_steps(const struct sherd_config *config, int64_t steps);
 /* A config of its own, texts and all. */
 int config_copy(struct sherd_config *out, const struct sherd_config *in);
 

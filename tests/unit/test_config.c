@@ -313,11 +313,11 @@ static void cross_checks(void **state)
     expect_fail("train:\n  steps: 10\n  epochs: 2\n", 0,
         "t.yaml:3: train.epochs: train.steps is 10 and train.epochs is 2");
     expect_fail("train:\n  steps: 10\nschedule:\n  warmup: 11\n", 0,
-        "t.yaml:4: schedule.warmup: 11 steps are more than train.steps 10");
+        "t.yaml:4: schedule.warmup: 11 steps are more than the 10 of the run");
     expect_fail(
         "train:\n  steps: 10\nschedule:\n  kind: wsd\n", 0, "t.yaml:4: schedule.kind: wsd ends in a fall");
     expect_fail("train:\n  steps: 10\nschedule:\n  kind: wsd\n  warmup: 6\n  decay: 5\n", 0,
-        "t.yaml:6: schedule.decay: 5 steps after a warm-up of 6 are more than train.steps 10; set it to 4 or less");
+        "t.yaml:6: schedule.decay: 5 steps after a warm-up of 6 are more than the 10 of the run; set it to 4 or less");
     struct sherd_config c;
     ASSERT_OK(parse(&c, "train: {steps: 10}\nschedule: {kind: wsd, warmup: 6, decay: 4}\n", 0));
     sherd_config_free(&c);
