@@ -30,8 +30,13 @@ struct comm_ops {
     int (*all_reduce)(struct sherd_comm *, struct sherd_queue *, void *buf, int64_t elems,
         enum sherd_dtype type, enum comm_reduce reduce);
     int (*broadcast)(struct sherd_comm *, struct sherd_queue *, void *buf, size_t bytes, int root);
-    /* A second communicator over the same ranks, for another queue. Collective. Fills impl of *twin. */
-    int (*dup)(struct sherd_comm *, struct sherd_comm *twin);
+    /* The channel of comm that is for the host helpers alone, as a communicator. Local: no waiting. Fills
+     * impl of *twin. */
+    int (*control)(struct sherd_comm *comm, struct sherd_comm *twin);
+    /* A second communicator over the same ranks, for another queue. Collective, on the control channel. Fills
+     * impl of *twin. */
+    int (*dup)(struct sherd_comm *control, struct sherd_comm *twin);
+    /* Ends the waits of all communicators that came from one opening. */
     void (*abort)(struct sherd_comm *, const char *reason);
     void (*close)(struct sherd_comm *);
 };
@@ -42,9 +47,12 @@ struct sherd_comm {
     struct sherd_world world;
     double timeout;
     struct sherd_comm_counters counters; /* written by the thread that submits */
+    struct comm_control *control;        /* of the host helpers, made when first used */
     void *impl;
 };
 
+/* EINVAL for arguments that cannot be right; failures of the work itself surface when the queue is
+ * synchronized. A failed collective leaves the ranks out of step: sherd_comm_abort, then close. */
 int comm_all_gather(struct sherd_comm *, struct sherd_queue *, void *out, const void *in, int64_t elems,
     enum sherd_dtype type);
 int comm_reduce_scatter(
@@ -64,7 +72,7 @@ int comm_barrier(struct sherd_comm *);
  * status and text and the others get EPEER with "rank R: " and that text. */
 int comm_agree(struct sherd_comm *, int status);
 
-/* The kinds, in comm/comm.c. */
+/* The kinds, opened in comm/comm.c. */
 extern const struct comm_ops comm_self, comm_shm;
 
 #endif

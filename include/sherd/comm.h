@@ -49,12 +49,13 @@ SHERD_API void sherd_comm_close(struct sherd_comm *comm); /* NULL is fine; not c
 SHERD_API int sherd_comm_rank(const struct sherd_comm *comm);
 SHERD_API int sherd_comm_size(const struct sherd_comm *comm);
 
-/* Makes every wait of every rank of this communicator fail with EPEER, now and later; `reason` is shown by
- * the others. Safe from any thread. */
+/* Makes every wait of every rank of this communicator, and of those duplicated from it, fail with EPEER, now
+ * and later; `reason` is shown by the others. Safe from any thread. */
 SHERD_API void sherd_comm_abort(struct sherd_comm *comm, const char *reason);
 
 /* Bytes this rank sent, per kind of collective, as the formulas count them: (W-1)/W of the whole for
- * all-gather and reduce-scatter, twice that for all-reduce. */
+ * all-gather and reduce-scatter, twice that for all-reduce; a broadcast counts in full at its root. Host-side
+ * control is not counted. */
 enum sherd_collective {
     SHERD_ALL_GATHER,
     SHERD_REDUCE_SCATTER,

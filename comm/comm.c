@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The face of all communicators: opening by kind, checks, counters, and helpers for control values that go
+ * through a channel, a queue and a staging buffer of their own.
+ */
+#include "comm/ops.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <sherd/ops.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+#include "comm/shm.h"
+#include "device/ops.h"
+
+#define TIMEOUT_SECONDS 600.0
+#define CONTROL_BYTES ((size_t)64 << 10) /* of the staging buffer, at least */
+#define CONTROL_RANK_BYTES ((size_t)1 << 10)
+#define AGREE_TEXT_BYTES 508
+
+struct comm_control {
+    struct sherd_comm twin; /* on the control channel */
+    struct sherd_queue *queue;
+    void *staging; /* device memory */
+    size_t bytes;
+};
+
+/* ---- opening and closing ---- */
+
+static void control_destroy(struct comm_control *control)
+{
+    if (!control)
+        return;
+    if (control->twin.impl)
+        control->twin.ops->close(&control->twin);
+    sherd_queue_destroy(control->queue);
+    sherd_device_free(control->twin.dev, control->staging);
+    mem_free(control);
+}
+
+static int control_make(struct sherd_comm *comm)
+{
+    if (comm->control)
+        return SHERD_OK;
+    int st = SHERD_OK;
+    struct comm_control *control = mem_zalloc(1, sizeof(*control));
+    if (!control)
+        return SHERD_ENOMEM;
+    control->twin = (struct sherd_comm){
+        .ops = comm->ops, .dev = comm->dev, .world = comm->world, .timeout = comm->timeout
+    };
+    control->bytes = MAX(CONTROL_BYTES, CONTROL_RANK_BYTES * (size_t)comm->world.size);
+    SHERD_TRY_OUT(sherd_queue_create(&control->queue, comm->dev, SHERD_QUEUE_COMPUTE));
+    SHERD_TRY_OUT(sherd_device_alloc(comm->dev, &control->staging, control->bytes));
+    SHERD_TRY_OUT(comm->ops->control(comm, &control->twin));
+    comm->control = control;
+out:
+    if (st != SHERD_OK)
+        control_destroy(control);
+    return st;
+}
+
+static int check_world(const struct sherd_world *world)
+{
+    if (world->size < 1 || world->rank < 0 || world->rank >= world->size)
+        return SHERD_FAIL(SHERD_EINVAL, "rank %d of a world of %d", world->rank, world->size);
+    if (world->local_size < 1 || world->local_size > world->size || world->local_rank < 0 ||
+        world->local_rank >= world->local_size)
+        return SHERD_FAIL(SHERD_EINVAL, "local rank %d of %d on this host, in a world of %d",
+            world->local_rank, world->local_size, world->size);
+    if (world->size > 1 && (!world->job[0] || !memchr(world->job, '\0', sizeof(world->job))))
+        return SHERD_FAIL(SHERD_EINVAL, "the job of %d ranks has no name", world->size);
+    return SHERD_OK;
+}
+
+static int check_timeout(double timeout)
+{
+    if (!(timeout >= 0 && timeout < 1e9))
+        return SHERD_FAIL(SHERD_EINVAL, "a timeout of %g s", timeout);
+    return SHERD_OK;
+}
+
+static struct sherd_comm *comm_new(
+    const struct comm_ops *ops, struct sherd_device *dev, const struct sherd_world *world, double timeout)
+{
+    struct sherd_comm *comm = mem_zalloc(1, sizeof(*comm));
+    if (!comm)
+        return NULL;
+    comm->ops = ops;
+    comm->dev = dev;
+    comm->world = *world;
+    comm->timeout = timeout > 0 ? timeout : TIMEOUT_SECONDS;
+    return comm;
+}
+
+/* Shared memory serves devices that run host functions in queue order on host memory. */
+static int check_shared(const struct sherd_device *dev, int size)
+{
+    if (strcmp(dev->ops->kind, "cpu") != 0 || !dev->ops->submit)
+        return SHERD_FAIL(SHERD_EUNSUPPORTED,
+            "device '%s' has no communication between %d ranks in this build", dev->name, size);
+    return SHERD_OK;
+}
+
+int sherd_comm_open(struct sherd_comm **out, struct sherd_device *dev, const struct sherd_comm_desc *desc)
+{
+    if (!out || !dev || !desc)
+        return SHERD_FAIL(SHERD_EINVAL, "sherd_comm_open: out, dev or desc is NULL");
+    const struct sherd_world *world = &desc->world;
+    SHERD_TRY(check_world(world));
+    SHERD_TRY(check_timeout(desc->timeout));
+    if (world->size > 1)
+        SHERD_TRY(check_shared(dev, world->size));
+    struct sherd_comm *comm = comm_new(world->size == 1 ? &comm_self : &comm_shm, dev, world, desc->timeout);
+    if (!comm)
+        return SHERD_ENOMEM;
+    int st = world->size == 1 ? SHERD_OK : shm_open_ranks(comm);
+    if (st == SHERD_OK)
+        st = control_make(comm);
+    if (st == SHERD_OK)
+        *out = comm;
+    else
+        sherd_comm_close(comm);
+    return st;
+}
+
+int sherd_comm_open_threads(
+    struct sherd_comm **comms, struct sherd_device *const *devs, int size, double timeout)
+{
+    if (!comms || !devs || size < 1)
+        return SHERD_FAIL(SHERD_EINVAL, "sherd_comm_open_threads: comms or devs is NULL, or size %d", size);
+    SHERD_TRY(check_timeout(timeout));
+    memset(comms, 0, (size_t)size * sizeof(*comms));
+    int st = SHERD_OK;
+    for (int r = 0; r < size; r++) {
+        struct sherd_world world = { .rank = r,
+            .size = size,
+            .local_rank = r,
+            .local_size = size,
+            .job = "threads",
+            .source = "threads of one process" };
+        if (!devs[r])
+            st = SHERD_FAIL(SHERD_EINVAL, "sherd_comm_open_threads: devs[%d] is NULL", r);
+        else if (size > 1)
+            st = check_shared(devs[r], size);
+        if (st != SHERD_OK)
+            goto out;
+        comms[r] = comm_new(size == 1 ? &comm_self : &comm_shm, devs[r], &world, timeout);
+        if (!comms[r]) {
+            st = SHERD_ENOMEM;
+            goto out;
+        }
+    }
+    if (size > 1)
+        SHERD_TRY_OUT(shm_open_threads(comms, size));
+    for (int r = 0; r < size; r++)
+        SHERD_TRY_OUT(control_make(comms[r]));
+out:
+    for (int r = 0; st != SHERD_OK && r < size; r++) {
+        sherd_comm_close(comms[r]);
+        comms[r] = NULL;
+    }
+    return st;
+}
+
+void sherd_comm_close(struct sherd_comm *comm)
+{
+    if (!comm)
+        return;
+    control_destroy(comm->control);
+    if (comm->impl)
+        comm->ops->close(comm);
+    mem_free(comm);
+}
+
+int comm_dup(struct sherd_comm **out, struct sherd_comm *comm)
+{
+    SHERD_TRY(control_make(comm));
+    struct sherd_comm *twin = comm_new(comm->ops, comm->dev, &comm->world, comm->timeout);
+    if (!twin)
+        return SHERD_ENOMEM;
+    int st = comm->ops->dup(&comm->control->twin, twin);
+    if (st == SHERD_OK)
+        *out = twin;
+    else
+        sherd_comm_close(twin);
+    return st;
+}
+
+int sherd_comm_rank(const struct sherd_comm *comm)
+{
+    return comm->world.rank;
+}
+
+int sherd_comm_size(const struct sherd_comm *comm)
+{
+    return comm->world.size;
+}
+
+void sherd_comm_abort(struct sherd_comm *comm, const char *reason)
+{
+    if (comm)
+        comm->ops->abort(comm, reason ? reason : "aborted");
+}
+
+void sherd_comm_read(const struct sherd_comm *comm, struct sherd_comm_counters *out)
+{
+    *out = comm->counters;
+}
+
+/* ---- collectives ---- */
+
+static int check_call(const char *name, const struct sherd_comm *comm, const struct sherd_queue *queue,
+    int64_t elems, enum sherd_dtype type)
+{
+    size_t each = sherd_dtype_bytes(type);
+    if (!comm || !queue)
+        return SHERD_FAIL(SHERD_EINVAL, "%s: no %s", name, comm ? "queue" : "communicator");
+    if (queue->dev != comm->dev)
+        return SHERD_FAIL(SHERD_EINVAL, "%s: the queue is of another device than the communicator", name);
+    if (each == 0)
+        return SHERD_FAIL(SHERD_EINVAL, "%s: unknown type %d", name, (int)type);
+    if (elems < 0 || elems > INT64_MAX / (int64_t)each / comm->world.size)
+        return SHERD_FAIL(SHERD_EINVAL, "%s: %lld elements of %s for each of %d ranks", name,
+            (long long)elems, sherd_dtype_name(type), comm->world.size);
+    return SHERD_OK;
+}
+
+/* `part` (one rank's) lies apart from `whole` (all ranks'), or exactly at its place in it. */
+static int check_place(
+    const char *name, const struct sherd_comm *comm, const void *whole, const void *part, size_t bytes)
+{
+    if (bytes == 0)
+        return SHERD_OK;
+    if (!whole || !part)
+        return SHERD_FAIL(SHERD_EINVAL, "%s: a buffer is NULL", name);
+    uintptr_t w = (uintptr_t)whole, p = (uintptr_t)part;
+    int apart = p + bytes <= w || p >= w + bytes * (size_t)comm->world.size;
+    if (!apart && p != w + bytes * (size_t)comm->world.rank)
+        return SHERD_FAIL(SHERD_EINVAL, "%s: the part of rank %d overlaps the whole, and not at its place",
+            name, comm->world.rank);
+    return SHERD_OK;
+}
+
+static void count(struct sherd_comm *comm, enum sherd_collective kind, uint64_t bytes)
+{
+    comm->counters.calls[kind]++;
+    if (comm->world.size > 1)
+        comm->counters.bytes[kind] += bytes;
+}
+
+int comm_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
+    int64_t elems, enum sherd_dtype type)
+{
+    SHERD_TRY(check_call("all-gather", comm, queue, elems, type));
+    size_t bytes = (size_t)elems * sherd_dtype_bytes(type);
+    SHERD_TRY(check_place("all-gather", comm, out, in, bytes));
+    count(comm, SHERD_ALL_GATHER, bytes * (uint64_t)(comm->world.size - 1));
+    return comm->ops->all_gather(comm, queue, out, in, elems, type);
+}
+
+int comm_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue, void *out, void *in,
+    int64_t elems, enum sherd_dtype type)
+{
+    SHERD_TRY(check_call("reduce-scatter", comm, queue, elems, type));
+    size_t bytes = (size_t)elems * sherd_dtype_bytes(type);
+    SHERD_TRY(check_place("reduce-scatter", comm, in, out, bytes));
+    count(comm, SHERD_REDUCE_SCATTER, bytes * (uint64_t)(comm->world.size - 1));
+    return comm->ops->reduce_scatter(comm, queue, out, in, elems, type);
+}
+
+int comm_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *buf, int64_t elems,
+    enum sherd_dtype type, enum comm_reduce reduce)
+{
+    SHERD_TRY(check_call("all-reduce", comm, queue, elems, type));
+    if (elems > 0 && !buf)
+        return SHERD_FAIL(SHERD_EINVAL, "all-reduce: the buffer is NULL");
+    uint64_t bytes = (uint64_t)elems * sherd_dtype_bytes(type);
+    count(comm, SHERD_ALL_REDUCE, 2 * bytes * (uint64_t)(comm->world.size - 1) / (uint64_t)comm->world.size);
+    return comm->ops->all_reduce(comm, queue, buf, elems, type, reduce);
+}
+
+int comm_broadcast(struct sherd_comm *comm, struct sherd_queue *queue, void *buf, size_t bytes, int root)
+{
+    SHERD_TRY(check_call("broadcast", comm, queue, bytes > INT64_MAX ? -1 : (int64_t)bytes, SHERD_U8));
+    if (root < 0 || root >= comm->world.size)
+        return SHERD_FAIL(SHERD_EINVAL, "broadcast: root %d of %d ranks", root, comm->world.size);
+    if (bytes > 0 && !buf)
+        return SHERD_FAIL(SHERD_EINVAL, "broadcast: the buffer is NULL");
+    count(comm, SHERD_BROADCAST, root == comm->world.rank ? bytes : 0);
+    return comm->ops->broadcast(comm, queue, buf, bytes, root);
+}
+
+/* ---- control ---- */
+
+static int move(const struct comm_control *control, void *dst, const void *src, size_t bytes)
+{
+    return sherd_copy(control->queue, &(struct sherd_copy){ .dst = dst, .src = src, .bytes = bytes });
+}
+
+/* Rank r's piece of all lies at all + r * stride. */
+static int gather_piece(
+    struct comm_control *control, char *all, size_t stride, const char *mine, size_t bytes)
+{
+    struct sherd_comm *twin = &control->twin;
+    char *staging = control->staging, *place = staging + (size_t)twin->world.rank * bytes;
+    SHERD_TRY(move(control, place, mine, bytes));
+    SHERD_TRY(comm_all_gather(twin, control->queue, staging, place, (int64_t)bytes, SHERD_U8));
+    for (int r = 0; r < twin->world.size; r++)
+        SHERD_TRY(move(control, all + (size_t)r * stride, staging + (size_t)r * bytes, bytes));
+    return sherd_queue_sync(control->queue);
+}
+
+int comm_host_gather(struct sherd_comm *comm, void *all, const void *mine, size_t bytes)
+{
+    SHERD_TRY(control_make(comm));
+    size_t most = comm->control->bytes / (size_t)comm->world.size;
+    for (size_t at = 0; at < bytes; at += most)
+        SHERD_TRY(gather_piece(
+            comm->control, (char *)all + at, bytes, (const char *)mine + at, MIN(most, bytes - at)));
+    return SHERD_OK;
+}
+
+int comm_host_broadcast(struct sherd_comm *comm, void *buf, size_t bytes, int root)
+{
+    SHERD_TRY(control_make(comm));
+    struct comm_control *control = comm->control;
+    for (size_t at = 0; at < bytes; at += control->bytes) {
+        size_t piece = MIN(control->bytes, bytes - at);
+        char *here = (char *)buf + at;
+        if (comm->world.rank == root)
+            SHERD_TRY(move(control, control->staging, here, piece));
+        SHERD_TRY(comm_broadcast(&control->twin, control->queue, control->staging, piece, root));
+        if (comm->world.rank != root)
+            SHERD_TRY(move(control, here, control->staging, piece));
+        SHERD_TRY(sherd_queue_sync(control->queue));
+    }
+    return SHERD_OK;
+}
+
+int comm_barrier(struct sherd_comm *comm)
+{
+    int32_t one = 1;
+    SHERD_TRY(control_make(comm));
+    struct comm_control *control = comm->control;
+    SHERD_TRY(move(control, control->staging, &one, sizeof(one)));
+    SHERD_TRY(comm_all_reduce(&control->twin, control->queue, control->staging, 1, SHERD_I32, COMM_MAX));
+    return sherd_queue_sync(control->queue);
+}
+
+struct verdict {
+    int32_t status;
+    char text[AGREE_TEXT_BYTES];
+};
+
+/* The failure to show: the first that is not itself about another rank. */
+static int first_failure(const struct verdict *all, int size)
+{
+    int found = -1;
+    for (int r = 0; r < size; r++) {
+        if (all[r].status == SHERD_OK)
+            continue;
+        if (all[r].status != SHERD_EPEER)
+            return r;
+        if (found < 0)
+            found = r;
+    }
+    return found;
+}
+
+int comm_agree(struct sherd_comm *comm, int status)
+{
+    struct verdict mine = { .status = status };
+    if (status != SHERD_OK)
+        snprintf(mine.text, sizeof(mine.text), "%s", sherd_error());
+    struct verdict *all = mem_zalloc((size_t)comm->world.size, sizeof(*all));
+    int st = all ? comm_host_gather(comm, all, &mine, sizeof(mine)) : SHERD_ENOMEM;
+    int r = st == SHERD_OK ? first_failure(all, comm->world.size) : -1;
+    if (status != SHERD_OK)
+        st = status_adopt(status, mine.text);
+    else if (r >= 0)
+        st = SHERD_FAIL(SHERD_EPEER, "rank %d: %s", r, all[r].text);
+    mem_free(all);
+    return st;
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The world as the launcher's environment tells it. The first launcher that has set its rank and its size
+ * wins; one of the two alone is refused, for a run with fewer ranks than were meant would look right.
+ */
+#include <sherd/comm.h>
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "base/sum.h"
+#include "base/text.h"
+
+/* NULL where unset or empty. */
+static const char *get(const char *name)
+{
+    const char *value = name ? getenv(name) : NULL;
+    return value && value[0] ? value : NULL;
+}
+
+/* *out is kept where the variable is unset. */
+static int get_int(const char *name, int *out)
+{
+    const char *value = get(name);
+    int64_t n;
+    if (!value)
+        return SHERD_OK;
+    if (text_int(value, &n) != SHERD_OK || n < 0 || n > INT_MAX)
+        return SHERD_FAIL(SHERD_ECONFIG, "%s is '%s', a number from 0 is wanted", name, value);
+    *out = (int)n;
+    return SHERD_OK;
+}
+
+/* Variables of one launcher; ids name the job, where it has such a thing. */
+struct launcher {
+    const char *source;
+    const char *rank, *size, *local_rank, *local_size;
+    const char *ids[4];
+};
+
+static const struct launcher launchers[] = {
+    { "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+        { "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "MASTER_ADDR" } },
+    { "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE", { "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID" } },
+    { "MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+        "MV2_COMM_WORLD_LOCAL_SIZE", { "MPIRUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID" } },
+    { "MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+        { "PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_ID" } },
+    { "Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL,
+        { "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT" } },
+};
+#define TORCHRUN (&launchers[0])
+#define MPICH (&launchers[3])
+#define SLURM (&launchers[4])
+
+/* Names longer than the field keep their beginning and get a sum of the whole. */
+static void set_job(struct sherd_world *out, const struct launcher *from)
+{
+    char whole[1024];
+    const char *given = get("SHERD_JOB");
+    size_t len = (size_t)snprintf(whole, sizeof(whole), "%s", given ? given : from->source);
+    for (size_t i = 0; !given && i < ARRAY_LEN(from->ids); i++) {
+        const char *id = get(from->ids[i]);
+        if (id && len < sizeof(whole))
+            len += (size_t)snprintf(whole + len, sizeof(whole) - len, "/%s", id);
+    }
+    if (len < sizeof(out->job))
+        memcpy(out->job, whole, len + 1);
+    else
+        snprintf(out->job, sizeof(out->job), "%.100s#%016llx", whole,
+            (unsigned long long)sum_hash64(whole, strlen(whole), 0));
+}
+
+/* Entry `index` of a list like "2(x3),1", which stands for 2,2,2,1. */
+static int tasks_of_host(const char *list, int index, int *out)
+{
+    const char *s = list;
+    while (*s) {
+        char *end;
+        long tasks = strtol(s, &end, 10), times = 1;
+        if (end == s)
+            break;
+        if (end[0] == '(' && end[1] == 'x') {
+            s = end + 2;
+            times = strtol(s, &end, 10);
+            if (end == s || *end != ')')
+                break;
+            end++;
+        }
+        if (index < times) {
+            *out = (int)tasks;
+            return SHERD_OK;
+        }
+        index -= (int)times;
+        if (*end != ',')
+            break;
+        s = end + 1;
+    }
+    return SHERD_FAIL(
+        SHERD_ECONFIG, "SLURM_STEP_TASKS_PER_NODE is '%s', which says nothing of host %d", list, index);
+}
+
+static int slurm_local_size(int *out)
+{
+    const char *ranks = get("SLURM_GTIDS"), *tasks = get("SLURM_STEP_TASKS_PER_NODE");
+    int host = 0;
+    if (ranks) {
+        *out = 1;
+        for (; *ranks; ranks++)
+            *out += *ranks == ',';
+        return SHERD_OK;
+    }
+    SHERD_TRY(get_int("SLURM_NODEID", &host));
+    return tasks ? tasks_of_host(tasks, host, out) : SHERD_OK;
+}
+
+/* Without word of the host, all ranks are taken to be on this one. */
+static int read_local(struct sherd_world *out, const struct launcher *from)
+{
+    int rank = -1, size = -1;
+    const char *size_name = from->local_size ? from->local_size : "SLURM_GTIDS";
+    SHERD_TRY(get_int(from->local_rank, &rank));
+    if (from == SLURM)
+        SHERD_TRY(slurm_local_size(&size));
+    else
+        SHERD_TRY(get_int(from->local_size, &size));
+    if (from == TORCHRUN && size < 0)
+        SHERD_TRY(get_int("LOCAL_SIZE", &size)); /* deepspeed's launcher */
+    if (size < 0 && rank >= 0 && rank != out->rank)
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "%s is %d and %s is %d, so there are several hosts, but %s is not set: how many ranks has this one?",
+            from->rank, out->rank, from->local_rank, rank, size_name);
+    if (rank < 0 && size >= 0 && size != out->size)
+        return SHERD_FAIL(SHERD_ECONFIG, "%s is set and %s is not", size_name, from->local_rank);
+    out->local_rank = rank >= 0 ? rank : out->rank;
+    out->local_size = size >= 0 ? size : out->size;
+    if (out->local_size < 1 || out->local_size > out->size || out->local_rank >= out->local_size)
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "%s: local rank %d of %d on this host cannot be in a world of %d (%s, %s, %s)", from->source,
+            out->local_rank, out->local_size, out->size, from->local_rank, size_name, from->size);
+    return SHERD_OK;
+}
+
+static int read_world(struct sherd_world *out, const struct launcher *from)
+{
+    SHERD_TRY(get_int(from->rank, &out->rank));
+    SHERD_TRY(get_int(from->size, &out->size));
+    if (out->size < 1 || out->rank >= out->size)
+        return SHERD_FAIL(SHERD_ECONFIG, "%s is %d and %s is %d: ranks count from 0 to one below the size",
+            from->rank, out->rank, from->size, out->size);
+    SHERD_TRY(read_local(out, from));
+    const char *source = from->source;
+    if (from == TORCHRUN && get("SHERD_JOB"))
+        source = "sherd";
+    else if (from == TORCHRUN && !get("TORCHELASTIC_RUN_ID"))
+        source = "RANK and WORLD_SIZE";
+    snprintf(out->source, sizeof(out->source), "%s", source);
+    set_job(out, from);
+    return SHERD_OK;
+}
+
+/* Slurm starts some with its own PMI: the size of the host is then in Slurm's variables alone. */
+static int is_slurm_pmi(const struct launcher *from)
+{
+    return from == MPICH && !get(from->local_size) && get(SLURM->rank) && get(SLURM->size);
+}
+
+int sherd_world_from_env(struct sherd_world *out)
+{
+    memset(out, 0, sizeof(*out));
+    for (size_t i = 0; i < ARRAY_LEN(launchers); i++) {
+        const struct launcher *from = &launchers[i];
+        int rank = get(from->rank) != NULL, size = get(from->size) != NULL;
+        /* A batch script of Slurm has a rank and no step: it is no rank of anything. */
+        if ((!rank && !size) || (from == SLURM && !size) || is_slurm_pmi(from))
+            continue;
+        if (!rank || !size)
+            return SHERD_FAIL(SHERD_ECONFIG,
+                "%s is set and %s is not: set both, or unset %s for a single process",
+                rank ? from->rank : from->size, rank ? from->size : from->rank,
+                rank ? from->rank : from->size);
+        return read_world(out, from);
+    }
+    if (get("LOCAL_RANK"))
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "LOCAL_RANK is set, RANK and WORLD_SIZE are not: set all three, or unset "
+            "LOCAL_RANK for a single process");
+    out->size = out->local_size = 1;
+    snprintf(out->source, sizeof(out->source), "single process");
+    snprintf(out->job, sizeof(out->job), "single");
+    return SHERD_OK;
+}

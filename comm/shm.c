@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Collectives over shared memory (see comm/block.h for the rounds): a rank puts what others need into its
+ * staging half, and takes what it needs out of theirs. Arrays of any length go through in pieces; a piece of
+ * the next round is written while others still read this one. Sums are in rank order, so their bits depend
+ * neither on the pieces nor on who came first.
+ */
+#include "comm/shm.h"
+
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+#include "comm/block.h"
+#include "comm/meet.h"
+#include "comm/reduce.h"
+#include "device/ops.h"
+
+/* Below this, one round in which every rank sums everything beats two rounds that share the work. */
+#define SMALL_BYTES 8192
+
+struct shm {
+    struct block_channel channel;
+    _Atomic int busy; /* a collective is running */
+};
+
+/* A collective in a queue. */
+struct job {
+    struct shm *shm;
+    enum sherd_collective kind;
+    enum sherd_dtype type;
+    uint32_t detail; /* enum comm_reduce, or the root */
+    int64_t elems;
+    char *out;
+    const char *in;
+};
+
+static void copy(void *dst, const void *src, size_t bytes)
+{
+    if (dst != src && bytes > 0)
+        memcpy(dst, src, bytes);
+}
+
+static int gather(struct block_channel *channel, const struct block_call *call, char *out, const char *in)
+{
+    size_t whole = (size_t)call->elems * sherd_dtype_bytes((enum sherd_dtype)call->type), at = 0;
+    do {
+        size_t bytes = MIN(whole - at, BLOCK_HALF_BYTES);
+        uint32_t round = channel->round;
+        copy(block_half(channel, channel->rank, round), in + at, bytes);
+        copy(out + (size_t)channel->rank * whole + at, in + at, bytes);
+        SHERD_TRY(block_round(channel, call));
+        for (int i = 1; i < channel->size; i++) {
+            /* Each begins with its neighbour, so that they do not all read the same. */
+            int r = (channel->rank + i) % channel->size;
+            copy(out + (size_t)r * whole + at, block_half(channel, r, round), bytes);
+        }
+        at += bytes;
+    } while (at < whole);
+    return SHERD_OK;
+}
+
+/* The staging half holds one piece for every rank, `bytes` each. */
+static int scatter(
+    struct block_channel *channel, const struct block_call *call, char *out, const char *in, const void **src)
+{
+    enum sherd_dtype type = (enum sherd_dtype)call->type;
+    size_t each = sherd_dtype_bytes(type), whole = (size_t)call->elems * each, at = 0;
+    size_t most = BLOCK_HALF_BYTES / (size_t)channel->size / 64 * 64;
+    do {
+        size_t bytes = MIN(whole - at, most);
+        uint32_t round = channel->round;
+        char *half = block_half(channel, channel->rank, round);
+        for (int r = 0; r < channel->size; r++) {
+            if (r != channel->rank)
+                copy(half + (size_t)r * bytes, in + (size_t)r * whole + at, bytes);
+        }
+        SHERD_TRY(block_round(channel, call));
+        for (int r = 0; r < channel->size; r++)
+            src[r] = (char *)block_half(channel, r, round) + (size_t)channel->rank * bytes;
+        src[channel->rank] = in + (size_t)channel->rank * whole + at;
+        reduce_ranks(out + at, src, channel->size, (int64_t)(bytes / each), type, COMM_SUM);
+        at += bytes;
+    } while (at < whole);
+    return SHERD_OK;
+}
+
+/* buf[n] summed: every rank sums its share of the elements, then all collect the shares. */
+static int reduce_shared(
+    struct block_channel *channel, const struct block_call *call, char *buf, int64_t n, const void **src)
+{
+    enum sherd_dtype type = (enum sherd_dtype)call->type;
+    size_t each = sherd_dtype_bytes(type);
+    int64_t share = round_up((n + channel->size - 1) / channel->size, 64);
+    uint32_t round = channel->round;
+    copy(block_half(channel, channel->rank, round), buf, (size_t)n * each);
+    SHERD_TRY(block_round(channel, call));
+
+    int64_t from = MIN(n, share * channel->rank), own = MIN(n, from + share) - from;
+    for (int r = 0; r < channel->size; r++)
+        src[r] = (char *)block_half(channel, r, round) + (size_t)from * each;
+    reduce_ranks(block_half(channel, channel->rank, round + 1), src, channel->size, own, type,
+        (enum comm_reduce)call->detail);
+    SHERD_TRY(block_round(channel, call));
+    for (int r = 0; r < channel->size; r++) {
+        from = MIN(n, share * r);
+        own = MIN(n, from + share) - from;
+        copy(buf + (size_t)from * each, block_half(channel, r, round + 1), (size_t)own * each);
+    }
+    return SHERD_OK;
+}
+
+static int reduce_small(
+    struct block_channel *channel, const struct block_call *call, char *buf, int64_t n, const void **src)
+{
+    enum sherd_dtype type = (enum sherd_dtype)call->type;
+    uint32_t round = channel->round;
+    copy(block_half(channel, channel->rank, round), buf, (size_t)n * sherd_dtype_bytes(type));
+    SHERD_TRY(block_round(channel, call));
+    for (int r = 0; r < channel->size; r++)
+        src[r] = block_half(channel, r, round);
+    reduce_ranks(buf, src, channel->size, n, type, (enum comm_reduce)call->detail);
+    return SHERD_OK;
+}
+
+static int reduce(struct block_channel *channel, const struct block_call *call, char *buf, const void **src)
+{
+    size_t each = sherd_dtype_bytes((enum sherd_dtype)call->type);
+    int64_t most = (int64_t)(BLOCK_HALF_BYTES / each), at = 0;
+    do {
+        int64_t n = MIN(call->elems - at, most);
+        char *part = buf + (size_t)at * each;
+        if ((size_t)n * each <= SMALL_BYTES)
+            SHERD_TRY(reduce_small(channel, call, part, n, src));
+        else
+            SHERD_TRY(reduce_shared(channel, call, part, n, src));
+        at += n;
+    } while (at < call->elems);
+    return SHERD_OK;
+}
+
+static int cast_out(struct block_channel *channel, const struct block_call *call, char *buf)
+{
+    size_t whole = (size_t)call->elems, at = 0;
+    int root = (int)call->detail;
+    do {
+        size_t bytes = MIN(whole - at, BLOCK_HALF_BYTES);
+        void *half = block_half(channel, root, channel->round);
+        if (channel->rank == root)
+            copy(half, buf + at, bytes);
+        SHERD_TRY(block_round(channel, call));
+        if (channel->rank != root)
+            copy(buf + at, half, bytes);
+        at += bytes;
+    } while (at < whole);
+    return SHERD_OK;
+}
+
+static int run_job(void *args)
+{
+    const struct job *job = args;
+    struct block_channel *channel = &job->shm->channel;
+    const void *src[BLOCK_RANKS];
+    if (atomic_exchange(&job->shm->busy, 1))
+        return SHERD_FAIL(SHERD_EINVAL,
+            "rank %d: one communicator is used from two queues at once; give each "
+            "queue its own",
+            channel->rank);
+    struct block_call call = { .elems = job->elems,
+        .seq = ++channel->seq,
+        .kind = job->kind,
+        .type = job->type,
+        .detail = job->detail };
+    int st = block_check(channel);
+    if (st == SHERD_OK) {
+        switch (job->kind) {
+        case SHERD_ALL_GATHER:
+            st = gather(channel, &call, job->out, job->in);
+            break;
+        case SHERD_REDUCE_SCATTER:
+            st = scatter(channel, &call, job->out, job->in, src);
+            break;
+        case SHERD_ALL_REDUCE:
+            st = reduce(channel, &call, job->out, src);
+            break;
+        default:
+            st = cast_out(channel, &call, job->out);
+            break;
+        }
+    }
+    atomic_store(&job->shm->busy, 0);
+    return st;
+}
+
+static int submit(struct sherd_queue *queue, const struct job *job)
+{
+    return queue->dev->ops->submit(queue, run_job, job, sizeof(*job));
+}
+
+static int shm_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
+    int64_t elems, enum sherd_dtype type)
+{
+    return submit(queue, &(struct job){ comm->impl, SHERD_ALL_GATHER, type, 0, elems, out, in });
+}
+
+static int shm_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue, void *out, void *in,
+    int64_t elems, enum sherd_dtype type)
+{
+    return submit(queue, &(struct job){ comm->impl, SHERD_REDUCE_SCATTER, type, COMM_SUM, elems, out, in });
+}
+
+static int shm_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *buf, int64_t elems,
+    enum sherd_dtype type, enum comm_reduce how)
+{
+    return submit(queue, &(struct job){ comm->impl, SHERD_ALL_REDUCE, type, how, elems, buf, NULL });
+}
+
+static int shm_broadcast(
+    struct sherd_comm *comm, struct sherd_queue *queue, void *buf, size_t bytes, int root)
+{
+    return submit(queue,
+        &(struct job){ comm->impl, SHERD_BROADCAST, SHERD_U8, (uint32_t)root, (int64_t)bytes, buf, NULL });
+}
+
+/* One end of a channel for comm; the block gets one more user. */
+static int join(struct sherd_comm *comm, struct block *block, int channel)
+{
+    struct shm *shm = mem_zalloc(1, sizeof(*shm));
+    if (!shm)
+        return SHERD_ENOMEM;
+    block_open(&shm->channel, block_hold(block), channel, comm->world.rank, comm->timeout);
+    comm->impl = shm;
+    return SHERD_OK;
+}
+
+static int shm_control(struct sherd_comm *comm, struct sherd_comm *twin)
+{
+    const struct block_channel *channel = &((struct shm *)comm->impl)->channel;
+    return join(twin, channel->block, channel->index + 1);
+}
+
+static int shm_dup(struct sherd_comm *comm, struct sherd_comm *twin)
+{
+    struct shm *shm = comm->impl;
+    struct block *block = shm->channel.block;
+    int32_t index = comm->world.rank == 0 ? block_reserve(block) : 0;
+    struct job job = { shm, SHERD_BROADCAST, SHERD_U8, 0, sizeof(index), (char *)&index, NULL };
+    SHERD_TRY(run_job(&job));
+    if (index < 0)
+        return SHERD_FAIL(SHERD_EUNSUPPORTED, "no more than %d communicators over the same ranks; close one",
+            BLOCK_CHANNELS / 2);
+    return join(twin, block, index);
+}
+
+static void shm_abort(struct sherd_comm *comm, const char *reason)
+{
+    block_abort(((struct shm *)comm->impl)->channel.block, comm->world.rank, reason);
+}
+
+static void shm_close(struct sherd_comm *comm)
+{
+    struct shm *shm = comm->impl;
+    block_close(&shm->channel);
+    block_drop(shm->channel.block);
+    mem_free(shm);
+}
+
+const struct comm_ops comm_shm = {
+    .kind = "shm",
+    .ordered = 1,
+    .all_gather = shm_all_gather,
+    .reduce_scatter = shm_reduce_scatter,
+    .all_reduce = shm_all_reduce,
+    .broadcast = shm_broadcast,
+    .control = shm_control,
+    .dup = shm_dup,
+    .abort = shm_abort,
+    .close = shm_close,
+};
+
+static int check_size(int size)
+{
+    if (size > BLOCK_RANKS)
+        return SHERD_FAIL(SHERD_EUNSUPPORTED, "%d CPU ranks on one host, %d are allowed", size, BLOCK_RANKS);
+    return SHERD_OK;
+}
+
+int shm_open_ranks(struct sherd_comm *comm)
+{
+    const struct sherd_world *world = &comm->world;
+    struct block *block = NULL;
+    struct meet meet = {
+        .job = world->job, .rank = world->rank, .size = world->size, .timeout = comm->timeout, .fd = -1
+    };
+    SHERD_TRY(check_size(world->size));
+    if (world->local_size < world->size)
+        return SHERD_FAIL(SHERD_EUNSUPPORTED,
+            "%d of %d ranks are on this host; CPU ranks over several hosts are not supported: start all on one",
+            world->local_size, world->size);
+    if (world->rank == 0)
+        SHERD_TRY(block_create(&block, &meet.fd, world->size));
+    int st = meet_host(&meet);
+    if (st == SHERD_OK && world->rank != 0)
+        st = block_attach(&block, meet.fd, world->size);
+    if (st == SHERD_OK) {
+        block_enter(block, meet.fd, world->rank);
+        meet.fd = -1; /* the block's now */
+        st = join(comm, block, 0);
+    }
+    if (st != SHERD_OK && block)
+        block_abort(block, world->rank, sherd_error());
+    if (meet.fd >= 0)
+        close(meet.fd);
+    block_drop(block);
+    return st;
+}
+
+int shm_open_threads(struct sherd_comm *const *comms, int size)
+{
+    struct block *block = NULL;
+    int st = SHERD_OK, r = 0;
+    SHERD_TRY(check_size(size));
+    SHERD_TRY(block_create(&block, NULL, size));
+    for (; r < size && st == SHERD_OK; r++)
+        st = join(comms[r], block, 0);
+    block_drop(block);
+    return st;
+}
