@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Inside the GPU plugin: the private parts of device and queue, how CUDA's errors become ours, and the
+ * border between C and .cu files (all of it extern "C"). The word `stream` is at home here.
+ */
+#ifndef SHERD_DEVICE_CUDA_LAUNCH_H
+#define SHERD_DEVICE_CUDA_LAUNCH_H
+
+#include <cuda_runtime_api.h>
+
+#include <sherd/ops.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Failures that only a kernel can see. A kernel keeps the first by position: (position << 32 | value),
+ * by atomicMin; CUDA_NO_FAULT = none. Read and reset by queue_sync. */
+enum cuda_fault { CUDA_FAULT_TOKEN, CUDA_FAULT_TARGET, CUDA_FAULTS };
+#define CUDA_NO_FAULT 0xffffffffffffffffull
+
+struct matmul_plans; /* matmul.c */
+
+struct cuda_device {
+    int index; /* CUDA's number of the GPU */
+    int multiprocessors;
+    struct matmul_plans *plans;
+    /* Attention's own state; made at its first use, given to `attention_close` when the device closes. */
+    void *attention;
+    void (*attention_close)(void *attention);
+};
+
+struct cuda_queue {
+    cudaStream_t stream;
+    void *workspace;            /* cuBLASLt's, CUDA_WORKSPACE_BYTES; device memory, counted */
+    unsigned long long *faults; /* [CUDA_FAULTS], device memory in the same allocation */
+    unsigned long long *seen;   /* [CUDA_FAULTS], pinned: the copy that queue_sync reads */
+    int64_t vocab[CUDA_FAULTS]; /* of the last launch that can leave a fault, for its text; 0 = none yet */
+};
+
+#define CUDA_WORKSPACE_BYTES ((size_t)32 << 20)
+
+struct cuda_device *cuda_device(const struct sherd_device *dev);
+struct cuda_queue *cuda_queue(const struct sherd_queue *queue);
+
+/* Makes the queue's GPU the calling thread's current one and gives its stream: first line of every
+ * operation. */
+cudaStream_t cuda_enter(const struct sherd_queue *queue);
+int cuda_multiprocessors(const struct sherd_queue *queue);
+/* The queue's word for faults of one kind; remembers `vocab` for the text. */
+unsigned long long *cuda_fault_word(const struct sherd_queue *queue, enum cuda_fault fault, int64_t vocab);
+
+/* OK, or EDEVICE with CUDA's name and text of the error and `what` failed. */
+int cuda_check_at(cudaError_t err, const char *what, const char *file, int line);
+#define CUDA_CHECK(call) cuda_check_at(call, #call, __FILE__, __LINE__)
+#define CUDA_TRY(call) SHERD_TRY(CUDA_CHECK(call))
+/* The launch just made: last line of an operation that launches kernels. */
+int cuda_launched_at(const char *op, const char *file, int line);
+#define CUDA_LAUNCHED(op) cuda_launched_at(op, __FILE__, __LINE__)
+int cuda_unsupported(const char *op, enum sherd_dtype type);
+
+/* matmul.c */
+int matmul_open(struct cuda_device *cd);
+void matmul_close(struct cuda_device *cd);
+
+/* One function for each operation, cuda_copy to cuda_clip_factor, as in op_fn of device/ops.h. */
+#define XX(name) int cuda_##name(struct sherd_queue *queue, const void *args);
+SHERD_OPS(XX)
+#undef XX
+
+#ifdef __cplusplus
+}
+#endif
+#endif
