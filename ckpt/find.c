@@ -74,11 +74,11 @@ int ckpt_check_step(const char *dir, const struct ckpt_step *step)
         return SHERD_ENOMEM;
     int st = sherd_ckpt_open(&ckpt, path);
     mem_free(path);
-    if (st == SHERD_OK && ckpt->manifest.meta.step != step->step)
+    SHERD_TRY(st);
+    if (ckpt->manifest.meta.step != step->step)
         st = SHERD_FAIL(SHERD_EFORMAT, "%s/%s: its manifest is that of step %lld", dir, step->name,
             (long long)ckpt->manifest.meta.step);
-    if (st == SHERD_OK)
-        sherd_ckpt_close(ckpt);
+    sherd_ckpt_close(ckpt);
     return st;
 }
 
@@ -89,13 +89,13 @@ static int find_below(char **path, const char *dir)
     SHERD_TRY(ckpt_list_steps(&steps, &n, dir));
     for (int i = 0; i < n; i++) {
         st = ckpt_check_step(dir, &steps[i]);
-        if (st == SHERD_ENOMEM)
-            goto out;
         if (st == SHERD_OK) {
             *path = ckpt_join(dir, steps[i].name);
             st = *path ? SHERD_OK : SHERD_ENOMEM;
             goto out;
         }
+        if (!ckpt_is_broken(st))
+            goto out;
         log_warn("skipping checkpoint %s: %s", steps[i].name, sherd_error());
     }
     if (n)

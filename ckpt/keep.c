@@ -64,8 +64,15 @@ static int remove_leftovers(const char *dir)
 static int settle_aside(const char *dir, const struct ckpt_step *aside, const struct ckpt_step *in_place)
 {
     char name[CKPT_NAME_BYTES];
-    if ((in_place && ckpt_check_step(dir, in_place) == SHERD_OK) || ckpt_check_step(dir, aside) != SHERD_OK)
+    int successor = in_place ? ckpt_check_step(dir, in_place) : SHERD_ENOTFOUND;
+    if (successor == SHERD_OK)
         return remove_step(dir, aside);
+    int st = ckpt_check_step(dir, aside);
+    if (ckpt_is_broken(st))
+        return remove_step(dir, aside);
+    SHERD_TRY(st);
+    if (!ckpt_is_broken(successor))
+        return successor;
     if (in_place)
         SHERD_TRY(remove_step(dir, in_place));
     ckpt_step_name(name, CKPT_STEP_PREFIX, aside->step);

@@ -44,6 +44,12 @@ struct ckpt_step {
 int ckpt_list_steps(struct ckpt_step **out, int *n, const char *dir);
 /* OK if the step folder is complete; the text says why not. */
 int ckpt_check_step(const char *dir, const struct ckpt_step *step);
+/* 1 for failures that mean that the checkpoint is broken; others (no memory, a newer version, a disk that
+ * cannot be read) say nothing of it and are never a reason to pass it over or to remove it. */
+static inline int ckpt_is_broken(int status)
+{
+    return status == SHERD_EFORMAT || status == SHERD_ENOTFOUND;
+}
 void ckpt_step_name(char out[CKPT_NAME_BYTES], const char *prefix, int64_t step);
 
 /* "dir/name"; mem_free it. */
