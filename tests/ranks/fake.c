@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Fake states for tests of checkpoints: see tests/ranks/fake.h.
+ */
+#include "tests/ranks/fake.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "base/file.h"
+#include "base/half.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "base/sum.h"
+#include "ckpt/safetensors.h"
+#include "tests/t.h"
+
+#define RUBBISH 0xa5
+
+static const char *const state_names[] = { "adam.m", "adam.v" };
+
+static const struct sherd_part qkv[] = { { "h.0.q.weight", 24 }, { "h.0.k.weight", 8 },
+    { "h.0.v.weight", 8 } };
+static const struct sherd_part qkv_bias[] = { { "h.0.q.bias", 24 }, { "h.0.k.bias", 8 },
+    { "h.0.v.bias", 8 } };
+
+static struct sherd_param *add(
+    struct fake *f, const char *name, int dims, int64_t a, int64_t b, unsigned flags)
+{
+    struct sherd_param *p = &f->params[f->n_params++];
+    if (f->options.freeze_all)
+        flags |= SHERD_FROZEN;
+    if (f->options.thaw_all)
+        flags &= ~(unsigned)SHERD_FROZEN;
+    *p = (struct sherd_param){ .name = name, .shape = { a, b }, .dims = dims, .flags = flags };
+    f->units[f->n_units - 1].n_params++;
+    return p;
+}
+
+static void unit(struct fake *f, const char *name)
+{
+    f->units[f->n_units++] = (struct sherd_unit){ .name = name, .params = &f->params[f->n_params] };
+}
+
+static void build(struct fake *f)
+{
+    const struct fake_options *o = &f->options;
+    struct sherd_param *p;
+    int64_t vocab = o->vocab ? o->vocab : 101;
+    unit(f, "root");
+    add(f, "scale", 1, 1, 0, SHERD_NO_DECAY);
+    p = add(f, "wte.weight", 2, vocab, 24, o->freeze_wte ? SHERD_FROZEN : 0);
+    p->alias = o->untied || o->no_alias ? NULL : "lm_head.weight";
+    if (o->untied)
+        add(f, "lm_head.weight", 2, vocab, 24, 0);
+    add(f, "wpe.weight", 2, 7, 24, SHERD_FROZEN);
+    unit(f, "h.0");
+    add(f, "h.0.ln.weight", 1, 24, 0, SHERD_NO_DECAY);
+    p = add(f, "h.0.qkv", 2, 40, 24, 0);
+    p->parts = qkv;
+    p->n_parts = 3;
+    p = add(f, "h.0.qkv_bias", 1, 40, 0, SHERD_NO_DECAY);
+    p->parts = qkv_bias;
+    p->n_parts = 3;
+    add(f, "h.0.ice", 2, 5, 3, SHERD_FROZEN);
+    add(f, "h.0.one", 1, 1, 0, 0);
+    unit(f, "h.1");
+    if (!o->missing)
+        add(f, "h.1.big.weight", 2, 300, 41, 0);
+    for (int i = 0; i < 3; i++)
+        add(f, i == 0 ? "h.1.a" : i == 1 ? "h.1.b" : "h.1.c", 1, 1, 0, 0);
+    if (o->large)
+        add(f, "h.1.large", 2, 1100, 2003, 0);
+    unit(f, "still");
+    add(f, "still.a", 1, 13, 0, SHERD_FROZEN);
+    p = add(f, "still.b", 4, 2, 3, SHERD_FROZEN);
+    p->shape[2] = 4;
+    p->shape[3] = 5;
+    if (o->extra) {
+        unit(f, "more");
+        add(f, "more.weight", 2, 3, 5, 0);
+    }
+}
+
+float fake_value(const struct fake_options *options, const char *what, const char *tensor, int64_t i)
+{
+    if (options->big && !strcmp(tensor, "scale") && !strcmp(what, "weight"))
+        return 1e6f;
+    uint64_t h = sum_hash64(tensor, strlen(tensor), sum_hash64(what, strlen(what), (uint64_t)i));
+    float v = (float)(int64_t)(h % 20001) / 10000.0f - 1.0f;
+    return v;
+}
+
+static enum sherd_dtype frozen_type(const struct fake *f)
+{
+    return f->options.frozen_type ? f->options.frozen_type : SHERD_BF16;
+}
+
+/* Frozen weights have bf16 values whatever their type, so that conversions are exact. */
+static float expected(
+    const struct fake *f, const struct shard_view *view, const struct shard_tensor *t, int64_t i)
+{
+    float v = fake_value(&f->options, view->what, t->name, i);
+    int rounded = frozen_type(f) == SHERD_BF16 && view->segment == SHARD_FROZEN;
+    return rounded ? bf16_to_float(bf16_from_float(v)) : v;
+}
+
+static void put(const struct shard_view *view, int64_t at, float value)
+{
+    st_convert((char *)view->data + (size_t)at * sherd_dtype_bytes(view->type), view->type, &value, SHERD_F32,
+        1, NULL);
+}
+
+static float get(const struct shard_view *view, int64_t at)
+{
+    float value;
+    st_convert(&value, SHERD_F32, (const char *)view->data + (size_t)at * sherd_dtype_bytes(view->type),
+        view->type, 1, NULL);
+    return value;
+}
+
+/* 0 in padding: padding is what no span covers. */
+static const struct shard_tensor *tensor_at(
+    const struct fake *f, const struct shard_view *view, int64_t offset, int64_t *element)
+{
+    struct shard_span span;
+    if (!layout_spans(&f->layout, view->unit, view->segment, offset, offset + 1, &span, 1))
+        return NULL;
+    *element = span.first;
+    return &f->layout.tensors[span.tensor];
+}
+
+static int add_view(
+    struct fake *f, const char *what, int u, enum shard_segment segment, int rank, int rubbish)
+{
+    int64_t slice = layout_slice(&f->layout, u, segment), element;
+    struct shard_view *v = &f->views[f->n_views];
+    *v = (struct shard_view){ what, u, segment, segment == SHARD_FROZEN ? frozen_type(f) : SHERD_F32, NULL,
+        f->options.whole ? 0 : slice * rank, f->options.whole ? slice * f->layout.world : slice };
+    if (!slice)
+        return SHERD_OK;
+    size_t bytes = (size_t)v->elems * sherd_dtype_bytes(v->type);
+    SHERD_TRY(sherd_device_alloc(f->job.dev, &v->data, bytes));
+    f->n_views++;
+    memset(v->data, rubbish ? RUBBISH : 0, bytes);
+    for (int64_t i = 0; i < v->elems && !rubbish; i++) {
+        const struct shard_tensor *t = tensor_at(f, v, v->first + i, &element);
+        if (t)
+            put(v, i, expected(f, v, t, element));
+    }
+    return SHERD_OK;
+}
+
+int fake_init(struct fake *fake, const struct fake_options *options, struct sherd_comm *comm,
+    struct sherd_device *dev, int rubbish)
+{
+    int rank = sherd_comm_rank(comm);
+    *fake = (struct fake){ .options = *options };
+    build(fake);
+    struct sherd_model_spec spec = { .units = fake->units, .n_units = fake->n_units };
+    SHERD_TRY(layout_init(&fake->layout, &spec, sherd_comm_size(comm)));
+    fake->job = (struct ckpt_job){ .layout = &fake->layout, .views = fake->views, .comm = comm, .dev = dev };
+    fake->job.meta = (struct ckpt_meta){ .stage = options->whole ? 0 : 3,
+        .step = options->step ? options->step : 10,
+        .tokens_seen = 1000,
+        .samples_seen = 77,
+        .seed = options->seed ? options->seed : 1,
+        .param_type = SHERD_BF16,
+        .optimizer = options->sgd ? "sgd" : "adamw",
+        .states = state_names,
+        .n_states = options->sgd ? 0 : 2,
+        .export_json = "{\"model_type\": \"gpt2\", \"n_embd\": 24}",
+        .extra = options->extra_json };
+    if (options->breaks == rank + 1)
+        return SHERD_OK;
+    for (int u = 0; u < fake->n_units; u++) {
+        SHERD_TRY(add_view(fake, "weight", u, SHARD_TRAINED, rank, rubbish));
+        SHERD_TRY(add_view(fake, "weight", u, SHARD_FROZEN, rank, rubbish));
+        for (int i = 0; i < fake->job.meta.n_states; i++)
+            SHERD_TRY(add_view(fake, state_names[i], u, SHARD_TRAINED, rank, rubbish));
+    }
+    fake->job.n_views = fake->n_views;
+    return SHERD_OK;
+}
+
+void fake_finish(struct fake *fake)
+{
+    for (int i = 0; i < fake->n_views; i++)
+        sherd_device_free(fake->job.dev, fake->views[i].data);
+    layout_finish(&fake->layout);
+}
+
+static int check_view(const struct fake *f, const struct shard_view *v, const char *zero_states)
+{
+    for (int64_t i = 0; i < v->elems; i++) {
+        int64_t element;
+        const struct shard_tensor *t = tensor_at(f, v, v->first + i, &element);
+        if (!t) {
+            const uint8_t *byte = (const uint8_t *)v->data + (size_t)i * sherd_dtype_bytes(v->type);
+            if (*byte != RUBBISH)
+                return SHERD_BUG(
+                    "padding of unit %d was written at %lld", v->unit, (long long)(v->first + i));
+            continue;
+        }
+        int zero = zero_states && strcmp(v->what, "weight") && !strcmp(t->name, zero_states);
+        float want = zero ? 0.0f : expected(f, v, t, element), is = get(v, i);
+        if (is != want)
+            return SHERD_BUG("%s of %s: element %lld is %g, expected %g", v->what, t->name,
+                (long long)element, (double)is, (double)want);
+    }
+    return SHERD_OK;
+}
+
+int fake_check(const struct fake *fake, const char *zero_states)
+{
+    for (int i = 0; i < fake->n_views; i++)
+        SHERD_TRY(check_view(fake, &fake->views[i], zero_states));
+    return SHERD_OK;
+}
+
+uint64_t fake_bytes(const struct fake *fake)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < fake->n_views; i++) {
+        const struct shard_view *v = &fake->views[i];
+        struct shard_span spans[16];
+        int n = layout_spans(&fake->layout, v->unit, v->segment, v->first, v->first + v->elems, spans, 16);
+        for (int k = 0; k < n; k++)
+            bytes += (uint64_t)spans[k].elems * sherd_dtype_bytes(v->type);
+    }
+    return bytes;
+}
+
+struct call {
+    struct fake_results *results;
+    const struct fake_options *options;
+    const char *path, *zero_states, *to;
+    uint64_t slack;
+    int (*fn)(struct fake *fake, const struct call *call);
+    int rubbish;
+};
+
+/* Only after all ranks are set up: their own memory is a file, too. */
+static int save_limited(const struct fake *f, const struct call *c)
+{
+    struct rlimit old, small;
+    SHERD_TRY(comm_barrier(f->job.comm));
+    if (sherd_comm_rank(f->job.comm) || getrlimit(RLIMIT_FSIZE, &old))
+        return ckpt_save(&f->job, c->path);
+    small = (struct rlimit){ c->options->file_limit, old.rlim_max };
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    int st = ckpt_save(&f->job, c->path);
+    setrlimit(RLIMIT_FSIZE, &old);
+    signal(SIGXFSZ, SIG_DFL);
+    return st;
+}
+
+static int save(struct fake *f, const struct call *c)
+{
+    return c->options->file_limit ? save_limited(f, c) : ckpt_save(&f->job, c->path);
+}
+
+static int load(struct fake *f, const struct call *c)
+{
+    struct ckpt_meta before = f->job.meta;
+    SHERD_TRY(ckpt_load(&f->job, c->path));
+    SHERD_TRY(fake_check(f, c->zero_states));
+    if (f->job.meta.step != before.step || f->job.meta.tokens_seen != 1000 ||
+        f->job.meta.samples_seen != 77 || f->job.meta.seed != before.seed ||
+        f->job.meta.param_type != SHERD_BF16 || f->job.meta.optimizer)
+        return SHERD_BUG("what the manifest holds beside tensors was not loaded");
+    if (!c->to)
+        return SHERD_OK;
+    if (f->job.bytes_read > fake_bytes(f) + c->slack)
+        return SHERD_BUG("%llu bytes were read for %llu of views", (unsigned long long)f->job.bytes_read,
+            (unsigned long long)fake_bytes(f));
+    f->job.meta = before;
+    return ckpt_save(&f->job, c->to);
+}
+
+/* Failures are results here, not failures of the test. */
+static void run(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    const struct call *c = ctx;
+    struct fake f;
+    int st = fake_init(&f, c->options, comm, dev, c->rubbish);
+    if (st == SHERD_OK && c->options->fail_at) {
+        uint64_t before = mem_count();
+        mem_fail_at(c->options->fail_at);
+        st = c->fn(&f, c);
+        mem_fail_at(0);
+        c->results->allocations = mem_count() - before;
+    } else if (st == SHERD_OK) {
+        st = c->fn(&f, c);
+    }
+    c->results->status[rank] = st;
+    snprintf(
+        c->results->text[rank], sizeof(c->results->text[rank]), "%s", st == SHERD_OK ? "" : sherd_error());
+    fake_finish(&f);
+}
+
+static int run_ranks(int world, struct call *call)
+{
+    int first = -1;
+    memset(call->results, 0, sizeof(*call->results));
+    t_ranks(world, T_THREADS, run, call);
+    for (int r = world - 1; r >= 0; r--) {
+        int st = call->results->status[r];
+        if (st != SHERD_OK && (first < 0 || st != SHERD_EPEER || call->results->status[first] == SHERD_EPEER))
+            first = r;
+    }
+    return first < 0 ? SHERD_OK : status_adopt(call->results->status[first], call->results->text[first]);
+}
+
+int fake_save(struct fake_results *out, int world, const struct fake_options *options, const char *dir)
+{
+    struct call c = { .results = out, .options = options, .path = dir, .fn = save };
+    return run_ranks(world, &c);
+}
+
+int fake_load(struct fake_results *out, int world, const struct fake_options *options, const char *path,
+    const char *zero_states)
+{
+    struct call c = {
+        .results = out, .options = options, .path = path, .zero_states = zero_states, .fn = load, .rubbish = 1
+    };
+    return run_ranks(world, &c);
+}
+
+int fake_reload(struct fake_results *out, int world, const struct fake_options *options, const char *path,
+    uint64_t slack, const char *to)
+{
+    struct call c = {
+        .results = out, .options = options, .path = path, .slack = slack, .to = to, .fn = load, .rubbish = 1
+    };
+    return run_ranks(world, &c);
+}
+
+static char root[] = "/tmp/sherd-ckpt-XXXXXX";
+
+const char *fake_at(const char *format, ...)
+{
+    static char buf[8][256];
+    static int next;
+    va_list args;
+    next = (next + 1) % 8;
+    int n = snprintf(buf[next], sizeof(buf[next]), "%s/", root);
+    va_start(args, format);
+    vsnprintf(buf[next] + n, sizeof(buf[next]) - (size_t)n, format, args);
+    va_end(args);
+    return buf[next];
+}
+
+int fake_enter(void **state)
+{
+    (void)state;
+    return mkdtemp(root) ? 0 : -1;
+}
+
+int fake_leave(void **state)
+{
+    (void)state;
+    return file_remove_tree(root);
+}
+
+int fake_fresh(void **state)
+{
+    (void)state;
+    char **names;
+    int n;
+    if (file_list(&names, &n, root) != SHERD_OK)
+        return -1;
+    for (int i = 0; i < n; i++)
+        (void)file_remove_tree(fake_at("%s", names[i]));
+    file_list_free(names, n);
+    return 0;
+}

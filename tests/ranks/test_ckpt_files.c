@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Checkpoints that are damaged, half written, of another model or put aside: who is refused, with which
+ * words, and which one is found and kept.
+ */
+#include "tests/check.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "ckpt/open.h"
+#include "tests/ranks/fake.h"
+
+#define STEP "run/step-00000010"
+
+static struct fake_results results;
+static const struct fake_options plain;
+static struct text said; /* by the log */
+
+static void listen(void *ctx, enum sherd_log_level level, const char *line)
+{
+    (void)ctx;
+    if (level <= SHERD_LOG_WARN)
+        text_add(&said, "%s\n", line);
+}
+
+static void save(int64_t step)
+{
+    struct fake_options options = { .step = step };
+    ASSERT_OK(fake_save(&results, 1, &options, fake_at("run")));
+}
+
+static void save_plain(int world)
+{
+    ASSERT_OK(fake_save(&results, world, &plain, fake_at("run")));
+}
+
+static void load_fails(const struct fake_options *options, int status, const char *text)
+{
+    ASSERT_FAILS(fake_load(&results, 2, options, fake_at(STEP), NULL), status, text);
+    ASSERT_CONTAINS(sherd_error(), STEP);
+    assert_int_not_equal(results.status[0], SHERD_OK);
+    assert_int_not_equal(results.status[1], SHERD_OK);
+}
+
+static void flip(const char *path, uint64_t offset)
+{
+    int fd = open(path, O_RDWR);
+    uint8_t byte;
+    assert_true(fd >= 0);
+    ASSERT_OK(file_pread(fd, &byte, 1, offset, path));
+    byte ^= 0x40;
+    ASSERT_OK(file_pwrite(fd, &byte, 1, offset, path));
+    ASSERT_OK(file_close(fd, path));
+}
+
+static void edit_manifest(const char *from, const char *to)
+{
+    char *text;
+    const char *path = fake_at(STEP "/manifest.json");
+    ASSERT_OK(file_read_text(&text, NULL, path, 1 << 20));
+    char *at = strstr(text, from);
+    assert_non_null(at);
+    char *edited = mem_printf("%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    ASSERT_OK(file_write_atomic(path, edited, strlen(edited)));
+    mem_free(edited);
+    mem_free(text);
+}
+
+static void another_model_is_refused(void **state)
+{
+    (void)state;
+    const struct fake_options missing = { .missing = 1 }, extra = { .extra = 1 }, shape = { .vocab = 102 },
+                              untied = { .untied = 1 }, no_alias = { .no_alias = 1 };
+    save_plain(3);
+    load_fails(&missing, SHERD_EFORMAT, "has 1 tensor that this model lacks, the first is 'h.1.big.weight'");
+    load_fails(&extra, SHERD_EFORMAT, "tensor 'more.weight' of this model is missing in the checkpoint");
+    load_fails(&shape, SHERD_EFORMAT,
+        "tensor 'wte.weight' has shape [101, 24] in the checkpoint and [102, 24] in this model");
+    load_fails(&untied, SHERD_EFORMAT,
+        "tensor 'wte.weight' is tied to 'lm_head.weight' in the checkpoint, but not tied in this model");
+    load_fails(&no_alias, SHERD_EFORMAT, "'wte.weight' is tied to 'lm_head.weight' in the checkpoint");
+    ASSERT_OK(fake_load(&results, 2, &plain, fake_at(STEP), NULL));
+}
+
+static void a_changed_tie_is_refused_both_ways(void **state)
+{
+    (void)state;
+    const struct fake_options untied = { .untied = 1 };
+    ASSERT_OK(fake_save(&results, 2, &untied, fake_at("run")));
+    load_fails(&plain, SHERD_EFORMAT,
+        "tensor 'wte.weight' is tied to 'lm_head.weight' in this model, but not in the "
+        "checkpoint");
+    ASSERT_OK(fake_load(&results, 3, &untied, fake_at(STEP), NULL));
+}
+
+static void another_optimizer_is_refused(void **state)
+{
+    (void)state;
+    const struct fake_options sgd = { .sgd = 1 };
+    save_plain(2);
+    load_fails(
+        &sgd, SHERD_EFORMAT, "the checkpoint has optimizer state 'adam.m' (of tensor 'scale' and others)");
+    ASSERT_CONTAINS(sherd_error(), "written with adamw");
+    ASSERT_OK(fake_save(&results, 2, &sgd, fake_at("sgd")));
+    ASSERT_FAILS(fake_load(&results, 2, &plain, fake_at("sgd/step-00000010"), NULL), SHERD_EFORMAT,
+        "optimizer state 'adam.m' (of tensor 'scale' and others) is missing");
+    ASSERT_CONTAINS(sherd_error(), "written with sgd");
+}
+
+static void a_truncated_file_is_refused(void **state)
+{
+    (void)state;
+    const char *path = fake_at(STEP "/weights-00001-of-00003.safetensors");
+    uint64_t bytes;
+    save_plain(3);
+    ASSERT_OK(file_size(&bytes, path));
+    assert_int_equal(truncate(path, (off_t)bytes - 4), 0);
+    load_fails(&plain, SHERD_EFORMAT, "weights-00001-of-00003.safetensors has");
+    ASSERT_CONTAINS(sherd_error(), "it is cut off");
+    assert_int_equal(truncate(path, (off_t)bytes + 4), 0);
+    load_fails(&plain, SHERD_EFORMAT, "not the file that was saved");
+    assert_int_equal(unlink(path), 0);
+    load_fails(&plain, SHERD_ENOTFOUND,
+        "weights-00001-of-00003.safetensors is missing (rank 1's weights of step 10)");
+    assert_int_equal(unlink(fake_at(STEP "/manifest.json")), 0);
+    load_fails(&plain, SHERD_ENOTFOUND, "no manifest.json");
+    ASSERT_FAILS(fake_load(&results, 2, &plain, fake_at("none"), NULL), SHERD_ENOTFOUND,
+        "none: there is no such folder");
+}
+
+static void a_wrong_header_is_refused(void **state)
+{
+    (void)state;
+    const char *path = fake_at(STEP "/states-00000-of-00002.safetensors");
+    save_plain(2);
+    flip(path, 9);
+    load_fails(&plain, SHERD_EFORMAT, "states-00000-of-00002.safetensors");
+    flip(path, 9);
+    flip(path, 7);
+    load_fails(&plain, SHERD_EFORMAT, "above the limit");
+    flip(path, 7);
+    ASSERT_OK(fake_load(&results, 2, &plain, fake_at(STEP), NULL));
+    edit_manifest("[1,", "[0,");
+    load_fails(&plain, SHERD_EFORMAT, "tensor '");
+}
+
+static void a_file_of_another_save_is_refused(void **state)
+{
+    (void)state;
+    const struct fake_options later = { .step = 20 };
+    save_plain(2);
+    ASSERT_OK(fake_save(&results, 2, &later, fake_at("run")));
+    const char *name = "weights-00001-of-00002.safetensors";
+    ASSERT_OK(file_rename(fake_at("run/step-00000020/%s", name), fake_at(STEP "/%s", name)));
+    load_fails(&plain, SHERD_EFORMAT, "says step 20, the manifest says 10: the file is from another save");
+}
+
+static void verify_finds_one_bit(void **state)
+{
+    (void)state;
+    struct sherd_ckpt *ckpt;
+    uint64_t bytes;
+    const char *path = fake_at(STEP "/states-00001-of-00002.safetensors");
+    save_plain(2);
+    ASSERT_OK(file_size(&bytes, path));
+    ASSERT_OK(sherd_ckpt_open(&ckpt, fake_at(STEP)));
+    ASSERT_OK(sherd_ckpt_verify(ckpt));
+    flip(path, bytes - 1);
+    ASSERT_FAILS(sherd_ckpt_verify(ckpt), SHERD_ECORRUPT, path);
+    flip(path, bytes - 1);
+    flip(path, 20);
+    ASSERT_FAILS(sherd_ckpt_verify(ckpt), SHERD_ECORRUPT, path);
+    flip(path, 20);
+    ASSERT_OK(sherd_ckpt_verify(ckpt));
+    sherd_ckpt_close(ckpt);
+}
+
+static void assert_finds(const char *where, const char *want)
+{
+    char *path;
+    ASSERT_OK(sherd_ckpt_find(&path, fake_at("%s", where)));
+    assert_string_equal(path, fake_at("%s", want));
+    mem_free(path);
+}
+
+static void find_fails(const char *where, const char *text)
+{
+    char *path;
+    ASSERT_FAILS(sherd_ckpt_find(&path, fake_at("%s", where)), SHERD_ENOTFOUND, text);
+    assert_null(path);
+}
+
+static void finds_the_newest_complete_one(void **state)
+{
+    (void)state;
+    find_fails("run", "there is no such folder");
+    ASSERT_OK(file_mkdirs(fake_at("run")));
+    find_fails("run", "no checkpoint (looked for");
+    save(100);
+    save(9);
+    save(1000);
+    ASSERT_OK(file_mkdirs(fake_at("run/step-00002000")));
+    ASSERT_OK(file_mkdirs(fake_at("run/.tmp-step-00003000-0011223344556677")));
+    ASSERT_OK(file_mkdirs(fake_at("run/step-4000")));
+    ASSERT_OK(file_mkdirs(fake_at("run/step-000000005000")));
+    ASSERT_OK(file_mkdirs(fake_at("run/step-00006000.bak")));
+    assert_finds("run", "run/step-00001000");
+    assert_finds("run/", "run/step-00001000");
+    ASSERT_CONTAINS(said.data, "skipping checkpoint step-00002000: ");
+    ASSERT_CONTAINS(said.data, "no manifest.json");
+    assert_null(strstr(said.data, "3000"));
+    assert_null(strstr(said.data, "4000"));
+    assert_int_equal(unlink(fake_at("run/step-00001000/states-00000-of-00001.safetensors")), 0);
+    assert_finds("run", "run/step-00000100");
+    ASSERT_CONTAINS(said.data, "states-00000-of-00001.safetensors is missing");
+    assert_finds("run/step-00000009", "run/step-00000009");
+    find_fails("run/step-00001000", "is missing");
+    find_fails("run/step-00002000", "no manifest.json");
+    /* the pointer is not trusted */
+    ASSERT_OK(file_write_atomic(fake_at("run/latest"), "step-00000009\n", 14));
+    assert_finds("run", "run/step-00000100");
+    ASSERT_OK(file_rename(fake_at("run/step-00000009"), fake_at("moved")));
+    assert_finds("moved", "moved");
+    ASSERT_OK(file_rename(fake_at("moved"), fake_at("run/step-00000500")));
+    assert_finds("run", "run/step-00000100");
+    ASSERT_CONTAINS(said.data, "its manifest is that of step 9");
+    ASSERT_OK(file_remove_tree(fake_at("run/step-00000100")));
+    find_fails("run", "none of its 3 checkpoints is complete");
+}
+
+/* Neither passed over for an older one nor replaced. */
+static void a_newer_version_is_not_passed_over(void **state)
+{
+    (void)state;
+    char *path;
+    save(9);
+    save(10);
+    edit_manifest("\"version\": 1", "\"version\": 2");
+    ASSERT_FAILS(sherd_ckpt_find(&path, fake_at("run")), SHERD_EUNSUPPORTED, "format version 2");
+    ASSERT_FAILS(fake_save(&results, 2, &plain, fake_at("run")), SHERD_EUNSUPPORTED, "format version 2");
+    assert_true(file_exists(fake_at(STEP "/manifest.json")));
+    ASSERT_OK(ckpt_rotate(fake_at("run"), 1));
+    assert_true(file_exists(fake_at(STEP "/manifest.json")));
+}
+
+/* The names in run/, joined with spaces. */
+static void assert_steps(const char *want)
+{
+    char **names;
+    int n;
+    struct text t = { 0 };
+    ASSERT_OK(file_list(&names, &n, fake_at("run")));
+    for (int i = 0; i < n; i++)
+        text_add(&t, "%s ", names[i]);
+    file_list_free(names, n);
+    assert_string_equal(t.data ? t.data : "", want);
+    text_finish(&t);
+}
+
+static void rotation_goes_by_number(void **state)
+{
+    (void)state;
+    static const int64_t steps[] = { 1000, 9, 100, 10, 99 };
+    for (size_t i = 0; i < ARRAY_LEN(steps); i++)
+        save(steps[i]);
+    ASSERT_OK(ckpt_rotate(fake_at("run"), 0));
+    ASSERT_OK(ckpt_rotate(fake_at("run"), 5));
+    assert_steps("latest step-00000009 step-00000010 step-00000099 step-00000100 step-00001000 ");
+    ASSERT_OK(ckpt_rotate(fake_at("run"), 3));
+    assert_steps("latest step-00000099 step-00000100 step-00001000 ");
+    ASSERT_OK(ckpt_rotate(fake_at("run"), 1));
+    assert_steps("latest step-00001000 ");
+    ASSERT_OK(ckpt_rotate(fake_at("run"), 1));
+    assert_steps("latest step-00001000 ");
+    ASSERT_FAILS(ckpt_rotate(fake_at("run"), -1), SHERD_EINVAL, "-1");
+}
+
+static void rotation_counts_only_complete_ones(void **state)
+{
+    (void)state;
+    save(1);
+    save(2);
+    save(3);
+    assert_int_equal(unlink(fake_at("run/step-00000003/manifest.json")), 0);
+    ASSERT_OK(file_mkdirs(fake_at("run/.tmp-step-00000004-0011223344556677")));
+    ASSERT_OK(file_write_atomic(fake_at("run/.tmp-step-00000004-0011223344556677/x"), "x", 1));
+    ASSERT_OK(file_mkdirs(fake_at("run/other")));
+    ASSERT_OK(ckpt_rotate(fake_at("run"), 1));
+    assert_steps("latest other step-00000002 step-00000003 ");
+    ASSERT_CONTAINS(said.data, "step-00000003 is no complete checkpoint and stays");
+}
+
+static void what_was_put_aside_comes_back(void **state)
+{
+    (void)state;
+    static const char aside[] = "run/.old-step-00000002-0011223344556677";
+    save(1);
+    save(2);
+    ASSERT_OK(file_rename(fake_at("run/step-00000002"), fake_at("%s", aside)));
+    assert_finds("run", aside);
+    ASSERT_OK(ckpt_rotate(fake_at("run"), 2));
+    assert_steps("latest step-00000001 step-00000002 ");
+    assert_finds("run", "run/step-00000002");
+    /* with its successor in place it goes */
+    ASSERT_OK(file_rename(fake_at("run/step-00000002"), fake_at("%s", aside)));
+    save(2);
+    ASSERT_OK(ckpt_rotate(fake_at("run"), 0));
+    assert_steps("latest step-00000001 step-00000002 ");
+    /* unless the successor is broken */
+    ASSERT_OK(file_rename(fake_at("run/step-00000002"), fake_at("%s", aside)));
+    ASSERT_OK(file_mkdirs(fake_at("run/step-00000002")));
+    ASSERT_OK(ckpt_rotate(fake_at("run"), 0));
+    assert_steps("latest step-00000001 step-00000002 ");
+    assert_finds("run", "run/step-00000002");
+}
+
+/* With allocation k failing; *made is how many there were. */
+static int try_save(int64_t k, uint64_t *made)
+{
+    const struct fake_options options = { .fail_at = k };
+    int st = fake_save(&results, 1, &options, fake_at("run"));
+    *made = results.allocations;
+    return st;
+}
+
+static int try_load(int64_t k, uint64_t *made)
+{
+    const struct fake_options options = { .fail_at = k };
+    int st = fake_load(&results, 1, &options, fake_at(STEP), NULL);
+    *made = results.allocations;
+    return st;
+}
+
+static int try_merge(int64_t k, uint64_t *made)
+{
+    struct sherd_merge_desc desc = {
+        .from = fake_at("run"), .to = fake_at("m"), .shard_bytes = 10000, .overwrite = 1
+    };
+    uint64_t before = mem_count();
+    mem_fail_at(k);
+    int st = sherd_merge(&desc, NULL);
+    mem_fail_at(0);
+    *made = mem_count() - before;
+    return st;
+}
+
+static int try_rotate(int64_t k, uint64_t *made)
+{
+    uint64_t before = mem_count();
+    mem_fail_at(k);
+    int st = ckpt_rotate(fake_at("run"), 1);
+    mem_fail_at(0);
+    *made = mem_count() - before;
+    return st;
+}
+
+/* Each allocation in turn fails: an error, no crash, nothing lost; and the checkpoint is as it was. */
+static void any_allocation_may_fail(void **state)
+{
+    (void)state;
+    int (*const tries[])(int64_t, uint64_t *) = { try_save, try_load, try_merge, try_rotate };
+    save_plain(1);
+    for (size_t i = 0; i < ARRAY_LEN(tries); i++) {
+        int64_t k = 0;
+        uint64_t made;
+        do {
+            int st = tries[i](++k, &made);
+            if (st != SHERD_OK && st != SHERD_ENOMEM)
+                fail_msg("allocation %lld of try %zu: %s", (long long)k, i, sherd_error());
+        } while ((uint64_t)k <= made);
+        assert_true(k > 10);
+        ASSERT_OK(fake_load(&results, 1, &plain, fake_at(STEP), NULL));
+    }
+    assert_steps("latest step-00000010 ");
+}
+
+static int start(void **state)
+{
+    text_finish(&said);
+    said = (struct text){ 0 };
+    sherd_log_set(listen, NULL, SHERD_LOG_WARN);
+    return fake_fresh(state);
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    text_finish(&said);
+    sherd_log_set(NULL, NULL, SHERD_LOG_INFO);
+    return 0;
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, start, stop)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(another_model_is_refused),
+        TEST(a_changed_tie_is_refused_both_ways),
+        TEST(another_optimizer_is_refused),
+        TEST(a_truncated_file_is_refused),
+        TEST(a_wrong_header_is_refused),
+        TEST(a_file_of_another_save_is_refused),
+        TEST(verify_finds_one_bit),
+        TEST(finds_the_newest_complete_one),
+        TEST(a_newer_version_is_not_passed_over),
+        TEST(rotation_goes_by_number),
+        TEST(rotation_counts_only_complete_ones),
+        TEST(what_was_put_aside_comes_back),
+        TEST(any_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, fake_enter, fake_leave);
+}
