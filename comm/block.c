@@ -298,6 +298,17 @@ static int is_dead(const struct block *block, int rank)
     return fcntl(block->fd, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
 }
 
+int block_check_alive(const struct block_channel *channel)
+{
+    SHERD_TRY(aborted(channel->block));
+    for (int r = 0; r < channel->size; r++) {
+        if (r != channel->rank && is_dead(channel->block, r))
+            return SHERD_FAIL(SHERD_EPEER, "rank %d (pid %d) has died", r,
+                (int)atomic_load(&channel->block->head->members[r].pid));
+    }
+    return SHERD_OK;
+}
+
 static int is_missing(const struct block_channel *channel, int rank)
 {
     /* Rounds wrap around; two ranks are never more than two rounds apart. */

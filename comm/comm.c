@@ -43,7 +43,7 @@ static void control_destroy(struct comm_control *control)
 
 static int control_make(struct sherd_comm *comm)
 {
-    if (comm->control)
+    if (comm->control || comm->side)
         return SHERD_OK;
     int st = SHERD_OK;
     struct comm_control *control = mem_zalloc(1, sizeof(*control));
@@ -96,13 +96,109 @@ static struct sherd_comm *comm_new(
     return comm;
 }
 
+/* A device that brings its own kind; its ranks get a side of shared memory. */
+static int has_kind(const struct sherd_device *dev)
+{
+    return dev->ops->comm != NULL;
+}
+
 /* Shared memory serves devices that run host functions in queue order on host memory. */
 static int check_shared(const struct sherd_device *dev, int size)
 {
+    if (has_kind(dev))
+        return SHERD_OK;
     if (strcmp(dev->ops->kind, "cpu") != 0 || !dev->ops->submit)
         return SHERD_FAIL(SHERD_EUNSUPPORTED,
             "device '%s' has no communication between %d ranks in this build", dev->name, size);
     return SHERD_OK;
+}
+
+static const struct comm_ops *kind_of(const struct sherd_device *dev, int size)
+{
+    return size == 1 ? &comm_self : has_kind(dev) ? dev->ops->comm : &comm_shm;
+}
+
+/* ---- the side of kinds from plugins ---- */
+
+static void side_close(struct sherd_comm *side)
+{
+    struct sherd_device *cpu = side ? side->dev : NULL;
+    sherd_comm_close(side);
+    sherd_device_close(cpu);
+}
+
+/* A communicator with a CPU device of its own, not yet joined to the others. */
+static int side_new(struct sherd_comm *comm)
+{
+    struct sherd_device *cpu = NULL;
+    SHERD_TRY(sherd_device_open(&cpu, &(struct sherd_device_desc){ .name = "cpu", .threads = 1 }));
+    comm->side = comm_new(&comm_shm, cpu, &comm->world, comm->timeout);
+    if (comm->side)
+        return SHERD_OK;
+    sherd_device_close(cpu);
+    return SHERD_ENOMEM;
+}
+
+static int one_host(const struct sherd_world *world)
+{
+    if (world->local_size < world->size)
+        return SHERD_FAIL(SHERD_EUNSUPPORTED,
+            "%d of %d ranks are on this host; GPU ranks over several hosts are not supported: start all on one",
+            world->local_size, world->size);
+    return SHERD_OK;
+}
+
+/* The sides are joined: rank 0 names the job, all open. */
+static int open_kind(struct sherd_comm *const *comms, int n)
+{
+    char id[COMM_ID_BYTES] = { 0 };
+    int st = SHERD_OK;
+    if (comms[0]->world.rank == 0)
+        st = comms[0]->ops->make_id(id);
+    if (n == 1) {
+        SHERD_TRY(comm_agree(comms[0], st));
+        SHERD_TRY(comm_host_broadcast(comms[0], id, sizeof(id), 0));
+    }
+    SHERD_TRY(st);
+    return comms[0]->ops->open(comms, n, id);
+}
+
+static int open_with_side(struct sherd_comm *comm)
+{
+    SHERD_TRY(one_host(&comm->world));
+    SHERD_TRY(side_new(comm));
+    SHERD_TRY(shm_open_ranks(comm->side));
+    SHERD_TRY(control_make(comm->side));
+    int st = open_kind(&comm, 1);
+    if (st != SHERD_OK)
+        comm->side->ops->abort(comm->side, sherd_error());
+    return st;
+}
+
+static int open_threads_with_sides(struct sherd_comm *const *comms, int size)
+{
+    struct sherd_comm **sides = mem_zalloc((size_t)size, sizeof(*sides));
+    int st = sides ? SHERD_OK : SHERD_ENOMEM;
+    for (int r = 0; r < size && st == SHERD_OK; r++) {
+        st = side_new(comms[r]);
+        sides[r] = comms[r]->side;
+    }
+    if (st == SHERD_OK)
+        st = shm_open_threads(sides, size);
+    for (int r = 0; r < size && st == SHERD_OK; r++)
+        st = control_make(sides[r]);
+    if (st == SHERD_OK)
+        st = open_kind(comms, size);
+    mem_free(sides);
+    return st;
+}
+
+/* The twin's own side, over a channel of its own. */
+static int side_dup(struct sherd_comm *twin, struct sherd_comm *side)
+{
+    SHERD_TRY(side_new(twin));
+    SHERD_TRY(side->ops->dup(&side->control->twin, twin->side));
+    return control_make(twin->side);
 }
 
 int sherd_comm_open(struct sherd_comm **out, struct sherd_device *dev, const struct sherd_comm_desc *desc)
@@ -114,10 +210,12 @@ int sherd_comm_open(struct sherd_comm **out, struct sherd_device *dev, const str
     SHERD_TRY(check_timeout(desc->timeout));
     if (world->size > 1)
         SHERD_TRY(check_shared(dev, world->size));
-    struct sherd_comm *comm = comm_new(world->size == 1 ? &comm_self : &comm_shm, dev, world, desc->timeout);
+    struct sherd_comm *comm = comm_new(kind_of(dev, world->size), dev, world, desc->timeout);
     if (!comm)
         return SHERD_ENOMEM;
-    int st = world->size == 1 ? SHERD_OK : shm_open_ranks(comm);
+    int st = SHERD_OK;
+    if (world->size > 1)
+        st = has_kind(dev) ? open_with_side(comm) : shm_open_ranks(comm);
     if (st == SHERD_OK)
         st = control_make(comm);
     if (st == SHERD_OK)
@@ -146,16 +244,19 @@ int sherd_comm_open_threads(
             st = SHERD_FAIL(SHERD_EINVAL, "sherd_comm_open_threads: devs[%d] is NULL", r);
         else if (size > 1)
             st = check_shared(devs[r], size);
+        if (st == SHERD_OK && devs[r]->ops != devs[0]->ops)
+            st = SHERD_FAIL(SHERD_EINVAL, "sherd_comm_open_threads: devices of different kinds");
         if (st != SHERD_OK)
             goto out;
-        comms[r] = comm_new(size == 1 ? &comm_self : &comm_shm, devs[r], &world, timeout);
+        comms[r] = comm_new(kind_of(devs[r], size), devs[r], &world, timeout);
         if (!comms[r]) {
             st = SHERD_ENOMEM;
             goto out;
         }
     }
     if (size > 1)
-        SHERD_TRY_OUT(shm_open_threads(comms, size));
+        SHERD_TRY_OUT(
+            has_kind(devs[0]) ? open_threads_with_sides(comms, size) : shm_open_threads(comms, size));
     for (int r = 0; r < size; r++)
         SHERD_TRY_OUT(control_make(comms[r]));
 out:
@@ -173,6 +274,7 @@ void sherd_comm_close(struct sherd_comm *comm)
     control_destroy(comm->control);
     if (comm->impl)
         comm->ops->close(comm);
+    side_close(comm->side);
     mem_free(comm);
 }
 
@@ -182,7 +284,9 @@ int comm_dup(struct sherd_comm **out, struct sherd_comm *comm)
     struct sherd_comm *twin = comm_new(comm->ops, comm->dev, &comm->world, comm->timeout);
     if (!twin)
         return SHERD_ENOMEM;
-    int st = comm->ops->dup(&comm->control->twin, twin);
+    int st = comm->side ? side_dup(twin, comm->side) : SHERD_OK;
+    if (st == SHERD_OK)
+        st = comm->ops->dup(comm->side ? comm : &comm->control->twin, twin);
     if (st == SHERD_OK)
         *out = twin;
     else
@@ -202,8 +306,22 @@ int sherd_comm_size(const struct sherd_comm *comm)
 
 void sherd_comm_abort(struct sherd_comm *comm, const char *reason)
 {
-    if (comm)
-        comm->ops->abort(comm, reason ? reason : "aborted");
+    if (!comm)
+        return;
+    if (comm->side)
+        comm->side->ops->abort(comm->side, reason ? reason : "aborted");
+    comm->ops->abort(comm, reason ? reason : "aborted");
+}
+
+int comm_expose(struct sherd_comm *comm, void *base, size_t bytes)
+{
+    return comm->ops->expose ? comm->ops->expose(comm, base, bytes) : SHERD_OK;
+}
+
+void comm_conceal(struct sherd_comm *comm, void *base)
+{
+    if (comm->ops->conceal)
+        comm->ops->conceal(comm, base);
 }
 
 void sherd_comm_read(const struct sherd_comm *comm, struct sherd_comm_counters *out)
@@ -316,6 +434,7 @@ static int gather_piece(
 
 int comm_host_gather(struct sherd_comm *comm, void *all, const void *mine, size_t bytes)
 {
+    comm = comm->side ? comm->side : comm;
     SHERD_TRY(control_make(comm));
     size_t most = comm->control->bytes / (size_t)comm->world.size;
     for (size_t at = 0; at < bytes; at += most)
@@ -326,6 +445,7 @@ int comm_host_gather(struct sherd_comm *comm, void *all, const void *mine, size_
 
 int comm_host_broadcast(struct sherd_comm *comm, void *buf, size_t bytes, int root)
 {
+    comm = comm->side ? comm->side : comm;
     SHERD_TRY(control_make(comm));
     struct comm_control *control = comm->control;
     for (size_t at = 0; at < bytes; at += control->bytes) {
@@ -344,6 +464,7 @@ int comm_host_broadcast(struct sherd_comm *comm, void *buf, size_t bytes, int ro
 int comm_barrier(struct sherd_comm *comm)
 {
     int32_t one = 1;
+    comm = comm->side ? comm->side : comm;
     SHERD_TRY(control_make(comm));
     struct comm_control *control = comm->control;
     SHERD_TRY(move(control, control->staging, &one, sizeof(one)));

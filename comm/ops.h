@@ -16,6 +16,8 @@
 
 enum comm_reduce { COMM_SUM, COMM_MAX };
 
+#define COMM_ID_BYTES 128
+
 struct comm_ops {
     const char *kind; /* "self", "shm", "nccl" */
     int ordered;      /* sums are taken in rank order, in float (bf16 rounded once at the end) */
@@ -33,12 +35,24 @@ struct comm_ops {
     /* The channel of comm that is for the host helpers alone, as a communicator. Local: no waiting. Fills
      * impl of *twin. */
     int (*control)(struct sherd_comm *comm, struct sherd_comm *twin);
-    /* A second communicator over the same ranks, for another queue. Collective, on the control channel. Fills
-     * impl of *twin. */
+    /* A second communicator over the same ranks, for another queue. Collective, on the control channel of
+     * comm (on comm itself where that has a side). Fills impl of *twin. */
     int (*dup)(struct sherd_comm *control, struct sherd_comm *twin);
     /* Ends the waits of all communicators that came from one opening. */
     void (*abort)(struct sherd_comm *, const char *reason);
     void (*close)(struct sherd_comm *);
+    /* OK, or EPEER where a rank has aborted or died. Does not wait. NULL where nothing can be known. */
+    int (*check)(struct sherd_comm *);
+
+    /* Kinds of a device plugin (dev_ops.comm) are opened with these, and have no `control`: they get a side,
+     * see struct sherd_comm. make_id, on rank 0: COMM_ID_BYTES that name the job to the library underneath.
+     * open: the n ranks of this process at once (one, or all as threads); collective; fills impl. */
+    int (*make_id)(void *id);
+    int (*open)(struct sherd_comm *const *comms, int n, const void *id);
+    /* Memory that collectives will use again and again, whole allocations of sherd_device_alloc: lets the
+     * kind move it faster. Collective, same sizes in the same order on all ranks. NULL: nothing to gain. */
+    int (*expose)(struct sherd_comm *, void *base, size_t bytes);
+    void (*conceal)(struct sherd_comm *, void *base); /* before it is freed; not collective */
 };
 
 struct sherd_comm {
@@ -48,6 +62,9 @@ struct sherd_comm {
     double timeout;
     struct sherd_comm_counters counters; /* written by the thread that submits */
     struct comm_control *control;        /* of the host helpers, made when first used */
+    /* The same ranks over the host's shared memory, for control values and for news of failures. For kinds
+     * that have an `open`, NULL for others; owned. */
+    struct sherd_comm *side;
     void *impl;
 };
 
@@ -61,6 +78,9 @@ int comm_all_reduce(struct sherd_comm *, struct sherd_queue *, void *buf, int64_
     enum sherd_dtype type, enum comm_reduce reduce);
 int comm_broadcast(struct sherd_comm *, struct sherd_queue *, void *buf, size_t bytes, int root);
 int comm_dup(struct sherd_comm **out, struct sherd_comm *comm);
+/* See comm_ops. Without them, and where the kind has no use for them, everything works the same. */
+int comm_expose(struct sherd_comm *, void *base, size_t bytes);
+void comm_conceal(struct sherd_comm *, void *base);
 
 /* Host-side helpers, blocking, for control and never inside a step. They use a small staging buffer and
  * queue of the communicator's own. */

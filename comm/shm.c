@@ -260,6 +260,11 @@ static void shm_abort(struct sherd_comm *comm, const char *reason)
     block_abort(((struct shm *)comm->impl)->channel.block, comm->world.rank, reason);
 }
 
+static int shm_check(struct sherd_comm *comm)
+{
+    return block_check_alive(&((struct shm *)comm->impl)->channel);
+}
+
 static void shm_close(struct sherd_comm *comm)
 {
     struct shm *shm = comm->impl;
@@ -279,6 +284,7 @@ const struct comm_ops comm_shm = {
     .dup = shm_dup,
     .abort = shm_abort,
     .close = shm_close,
+    .check = shm_check,
 };
 
 static int check_size(int size)

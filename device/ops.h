@@ -25,6 +25,8 @@ extern const char *const op_names[OP_COUNT];
 /* Work on a queue: `args` is the operation's struct, valid during the call only. */
 typedef int (*op_fn)(struct sherd_queue *queue, const void *args);
 
+struct comm_ops;
+
 struct dev_ops {
     const char *kind; /* "cpu" */
     int (*open)(struct sherd_device *dev, const struct sherd_device_desc *desc);
@@ -46,6 +48,8 @@ struct dev_ops {
     /* Runs a host function in queue order with a copy of `args`. NULL where the device cannot (then comm
      * for that device must not need it). */
     int (*submit)(struct sherd_queue *queue, int (*fn)(void *args), const void *args, size_t bytes);
+    /* How ranks on such devices talk, see comm/ops.h; NULL: over shared memory, by `submit`. */
+    const struct comm_ops *comm;
     op_fn op[OP_COUNT];
 };
 
