@@ -320,19 +320,24 @@ static int reason_to_stop(const struct block_channel *channel, const struct bloc
 {
     char text[128];
     SHERD_TRY(aborted(channel->block));
+    /* In this order: a rank that has come, closed and ended did so one after the other. */
+    int gone = -1;
     for (int r = 0; r < channel->size; r++) {
-        if (is_missing(channel, r) && is_dead(channel->block, r))
+        int dead = is_missing(channel, r) && is_dead(channel->block, r);
+        int closed = (int)atomic_load(&channel->shared->seats[r].closed);
+        if (!is_missing(channel, r))
+            continue;
+        if (closed)
+            gone = r;
+        else if (dead)
             return SHERD_FAIL(SHERD_EPEER, "rank %d (pid %d) has died, %s waited for it", r,
                 (int)atomic_load(&channel->block->head->members[r].pid),
                 block_call_text(call, text, sizeof(text)));
     }
-    for (int r = 0; r < channel->size; r++) {
-        /* In this order: what a rank did before it closed is seen. */
-        int closed = (int)atomic_load(&channel->shared->seats[r].closed);
-        if (closed && is_missing(channel, r))
-            return SHERD_FAIL(SHERD_EPEER, "rank %d has closed its communicator, %s waited for it", r,
-                block_call_text(call, text, sizeof(text)));
-    }
+    /* Last: others may have closed because of a death. */
+    if (gone >= 0)
+        return SHERD_FAIL(SHERD_EPEER, "rank %d has closed its communicator, %s waited for it", gone,
+            block_call_text(call, text, sizeof(text)));
     return SHERD_OK;
 }
 

@@ -63,7 +63,7 @@ static void set_job(struct sherd_world *out, const struct launcher *from)
 {
     char whole[1024];
     const char *given = get("SHERD_JOB");
-    size_t len = (size_t)snprintf(whole, sizeof(whole), "%s", given ? given : from->source);
+    size_t len = (size_t)snprintf(whole, sizeof(whole), "%s", given ? given : out->source);
     for (size_t i = 0; !given && i < ARRAY_LEN(from->ids); i++) {
         const char *id = get(from->ids[i]);
         if (id && len < sizeof(whole))

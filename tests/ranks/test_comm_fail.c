@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Ranks that differ, stop, come late, die or were never of this job: every other rank ends with a sentence
+ * that names the one, and in time.
+ */
+#include "tests/t.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "comm/meet.h"
+#include "comm/ops.h"
+
+static void pause_ms(int ms)
+{
+    nanosleep(&(struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L }, NULL);
+}
+
+/* Submits and waits: where a failure shows is the device's matter. */
+static int sum(
+    struct sherd_comm *comm, struct sherd_queue *queue, void *buf, int64_t n, enum sherd_dtype type)
+{
+    SHERD_TRY(comm_all_reduce(comm, queue, buf, n, type, COMM_SUM));
+    return sherd_queue_sync(queue);
+}
+
+/* ---- ranks that call different things ---- */
+
+static void differ(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    struct sherd_queue *queue;
+    const char *what = ctx;
+    float buf[64] = { 0 };
+    int st;
+    T_OK(sherd_queue_create(&queue, dev, SHERD_QUEUE_SIDE));
+    T_OK(sum(comm, queue, buf, 4, SHERD_F32));
+    int odd = rank == 1;
+    if (strcmp(what, "kind") == 0 && odd)
+        st = comm_reduce_scatter(comm, queue, buf + rank * 8, buf, 8, SHERD_F32);
+    else if (strcmp(what, "root") == 0)
+        st = comm_broadcast(comm, queue, buf, 8, odd);
+    else
+        st = comm_all_reduce(comm, queue, buf, strcmp(what, "count") == 0 && odd ? 9 : 8,
+            strcmp(what, "type") == 0 && odd ? SHERD_I32 : SHERD_F32,
+            strcmp(what, "max") == 0 && odd ? COMM_MAX : COMM_SUM);
+    SHERD_KEEP(st, sherd_queue_sync(queue));
+    T_EQ(st, SHERD_ECOMM);
+    T_HAS(sherd_error(), "ranks call different collectives");
+    T_HAS(sherd_error(), "rank 1");
+    T_HAS(sherd_error(), "#2");
+    char mine[16];
+    snprintf(mine, sizeof(mine), "rank %d", rank);
+    T_HAS(sherd_error(), mine);
+    /* And nothing is right any more. */
+    T_FAILS(sum(comm, queue, buf, 8, SHERD_F32), SHERD_EPEER, "different collectives");
+    sherd_queue_destroy(queue);
+}
+
+static void test_differences_are_named(void **state)
+{
+    (void)state;
+    static char *whats[] = { "kind", "count", "type", "max", "root" };
+    for (size_t i = 0; i < ARRAY_LEN(whats); i++)
+        t_ranks(3, i % 2 ? T_THREADS : T_PROCESSES | T_ASYNC, differ, whats[i]);
+}
+
+/* ---- abort ---- */
+
+static void abort_wakes(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    (void)dev, (void)ctx;
+    if (rank == 1) {
+        pause_ms(50);
+        sherd_comm_abort(comm, "the disk is full");
+        sherd_comm_abort(comm, "not the first reason");
+    }
+    T_FAILS(comm_barrier(comm), SHERD_EPEER, "rank 1: the disk is full");
+    T_FAILS(comm_barrier(comm), SHERD_EPEER, "rank 1: the disk is full");
+    struct sherd_comm *twin = NULL;
+    T_FAILS(comm_dup(&twin, comm), SHERD_EPEER, "rank 1: the disk is full");
+}
+
+static void test_abort_wakes_all(void **state)
+{
+    (void)state;
+    t_ranks(4, T_THREADS, abort_wakes, NULL);
+    t_ranks(3, T_PROCESSES, abort_wakes, NULL);
+}
+
+/* ---- a rank that does not come ---- */
+
+static void one_is_late(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    (void)ctx;
+    struct sherd_queue *queue;
+    float x = 1;
+    T_OK(sherd_queue_create(&queue, dev, SHERD_QUEUE_SIDE));
+    T_OK(sum(comm, queue, &x, 1, SHERD_F32));
+    if (rank == 2)
+        pause_ms(1500);
+    int st = sum(comm, queue, &x, 1, SHERD_F32);
+    /* The first to time out names the missing; the rest, and the late one, are told. */
+    T_TRUE(st == SHERD_ETIMEOUT || st == SHERD_EPEER);
+    T_TRUE(rank != 2 || st == SHERD_EPEER);
+    T_HAS(
+        sherd_error(), "all-reduce #2 (1 f32): no progress for 0.5 s, 1 of 3 ranks have not come: rank 2 (");
+    T_HAS(sherd_error(), "last seen at #1");
+    sherd_queue_destroy(queue);
+}
+
+static void test_timeout_names_the_missing(void **state)
+{
+    (void)state;
+    t_limits(30, 0.5);
+    t_ranks(3, T_THREADS, one_is_late, NULL);
+    t_ranks(3, T_PROCESSES | T_ASYNC, one_is_late, NULL);
+    t_limits(0, 0);
+}
+
+static void one_leaves(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    (void)dev, (void)ctx;
+    T_OK(comm_barrier(comm));
+    if (rank != 1)
+        T_FAILS(comm_barrier(comm), SHERD_EPEER, "rank 1 has closed its communicator");
+}
+
+static void test_closing_early_is_told(void **state)
+{
+    (void)state;
+    t_ranks(2, T_PROCESSES, one_leaves, NULL);
+}
+
+/* ---- a rank that dies ---- */
+
+static void one_dies(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    struct sherd_queue *queue;
+    int *pid = ctx;
+    float x = 1;
+    char text[64];
+    T_OK(sherd_queue_create(&queue, dev, SHERD_QUEUE_SIDE));
+    if (rank == 2)
+        *pid = (int)getpid();
+    T_OK(sum(comm, queue, &x, 1, SHERD_F32));
+    if (rank == 2)
+        raise(SIGKILL);
+    /* Long before the timeout, which would be ETIMEOUT. */
+    snprintf(text, sizeof(text), "rank 2 (pid %d) has died", *pid);
+    T_FAILS(sum(comm, queue, &x, 1, SHERD_F32), SHERD_EPEER, text);
+    sherd_queue_destroy(queue);
+}
+
+static void test_death_is_seen(void **state)
+{
+    (void)state;
+    int *pid = t_shared(sizeof(*pid));
+    t_limits(20, 1000);
+    t_ranks(4, T_PROCESSES | T_ASYNC | T_MAY_DIE, one_dies, pid);
+    t_ranks(3, T_PROCESSES | T_MAY_DIE, one_dies, pid);
+    t_limits(0, 0);
+    t_shared_free(pid, sizeof(*pid));
+}
+
+/* ---- meeting ---- */
+
+/* One rank at the meeting, in a thread. */
+struct visitor {
+    struct meet meet;
+    int status;
+    char text[512];
+    pthread_t thread;
+};
+
+static void *visit(void *arg)
+{
+    struct visitor *v = arg;
+    v->status = meet_host(&v->meet);
+    snprintf(v->text, sizeof(v->text), "%s", v->status ? sherd_error() : "");
+    return NULL;
+}
+
+/* Rank 0 shows its standard error around: any descriptor will do. */
+static void start(struct visitor *v, const char *job, int rank, int size, double timeout)
+{
+    memset(v, 0, sizeof(*v));
+    v->meet = (struct meet){
+        .job = job, .rank = rank, .size = size, .timeout = timeout, .fd = rank == 0 ? STDERR_FILENO : -1
+    };
+    assert_int_equal(pthread_create(&v->thread, NULL, visit, v), 0);
+}
+
+static void end(struct visitor *v)
+{
+    pthread_join(v->thread, NULL);
+    if (v->meet.fd > STDERR_FILENO)
+        close(v->meet.fd);
+}
+
+static const char *job_name(const char *what)
+{
+    static char name[64];
+    snprintf(name, sizeof(name), "meet-%s-%d", what, (int)getpid());
+    return name;
+}
+
+static void ended(struct visitor *v, int status, const char *text)
+{
+    end(v);
+    if (v->status != status)
+        fail_msg("rank %d: %s (%s), wanted %s", v->meet.rank, sherd_status_name(v->status), v->text,
+            sherd_status_name(status));
+    ASSERT_CONTAINS(v->text, text);
+}
+
+static void test_jobs_at_once_do_not_mix(void **state)
+{
+    (void)state;
+    char names[20][64];
+    struct visitor v[20][2];
+    for (int j = 0; j < 20; j++) {
+        snprintf(names[j], sizeof(names[j]), "meet-%d-of-many-%d", j, (int)getpid());
+        start(&v[j][1], names[j], 1, 2, 20);
+        start(&v[j][0], names[j], 0, 2, 20);
+    }
+    for (int j = 0; j < 20; j++) {
+        ended(&v[j][0], SHERD_OK, "");
+        ended(&v[j][1], SHERD_OK, "");
+        assert_true(v[j][1].meet.fd >= 0);
+    }
+}
+
+static void test_missing_ranks_are_named(void **state)
+{
+    (void)state;
+    struct visitor v[4];
+    const char *job = job_name("missing");
+    start(&v[0], job, 0, 4, 0.6);
+    start(&v[2], job, 2, 4, 5);
+    ended(&v[0], SHERD_ETIMEOUT, "2 of 4 ranks have not come: 1, 3");
+    ended(&v[2], SHERD_ETIMEOUT, "2 of 4 ranks have not come: 1, 3");
+    start(&v[1], job, 1, 2, 0.3);
+    ended(&v[1], SHERD_ETIMEOUT, "for rank 0 of job");
+}
+
+static void test_a_rank_twice_is_refused(void **state)
+{
+    (void)state;
+    struct visitor v[3];
+    const char *job = job_name("twice");
+    start(&v[0], job, 0, 3, 20);
+    start(&v[1], job, 1, 3, 20);
+    start(&v[2], job, 1, 3, 20);
+    for (int i = 0; i < 3; i++) {
+        ended(&v[i], SHERD_ECOMM, "came twice");
+        ASSERT_CONTAINS(v[i].text, "SHERD_JOB");
+    }
+}
+
+static void test_rank_0_twice_is_refused(void **state)
+{
+    (void)state;
+    struct visitor v[2];
+    const char *job = job_name("zero");
+    start(&v[0], job, 0, 2, 2);
+    pause_ms(100);
+    start(&v[1], job, 0, 2, 0.5);
+    ended(&v[1], SHERD_ECOMM, "another process waits as rank 0");
+    ended(&v[0], SHERD_ETIMEOUT, "1 of 2 ranks have not come: 1");
+}
+
+static void test_another_world_size_is_refused(void **state)
+{
+    (void)state;
+    struct visitor v[2];
+    const char *job = job_name("size");
+    start(&v[0], job, 0, 2, 20);
+    start(&v[1], job, 1, 3, 20);
+    ended(&v[0], SHERD_ECOMM, "says the world has 3 ranks, rank 0 says 2");
+    ended(&v[1], SHERD_ECOMM, "says the world has 3 ranks, rank 0 says 2");
+}
+
+static char warnings[4096];
+
+static void keep_warning(void *ctx, enum sherd_log_level level, const char *text)
+{
+    (void)ctx;
+    if (level == SHERD_LOG_WARN)
+        snprintf(warnings + strlen(warnings), sizeof(warnings) - strlen(warnings), "%s\n", text);
+}
+
+static int knock(const char *job)
+{
+    struct sockaddr_un address;
+    socklen_t bytes = meet_address(&address, job);
+    int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    for (int i = 0; connect(sock, (struct sockaddr *)&address, bytes) != 0 && i < 500; i++)
+        pause_ms(10);
+    return sock;
+}
+
+/* The stranger is told, rank 0 says so in its log, and the meeting goes on. */
+static void test_strangers_are_sent_away(void **state)
+{
+    (void)state;
+    struct visitor v[2];
+    const char *job = job_name("stranger");
+    struct meet_hello hello = { .magic = MEET_MAGIC, .version = MEET_VERSION, .rank = 1, .size = 2 };
+    struct meet_reply reply = { 0 };
+    snprintf(hello.job, sizeof(hello.job), "another job");
+    warnings[0] = '\0';
+    sherd_log_set(keep_warning, NULL, SHERD_LOG_WARN);
+    start(&v[0], job, 0, 2, 20);
+
+    int sock = knock(job);
+    assert_int_equal(send(sock, &hello, sizeof(hello), 0), sizeof(hello));
+    assert_int_equal(recv(sock, &reply, sizeof(reply), 0), sizeof(reply));
+    assert_int_equal(reply.status, SHERD_ECOMM);
+    ASSERT_CONTAINS(reply.text, "it is rank 1 of job 'another job', this is job 'meet-stranger-");
+    close(sock);
+
+    sock = knock(job);
+    assert_int_equal(send(sock, "GET / HTTP/1.0", 14, 0), 14);
+    assert_int_equal(recv(sock, &reply, sizeof(reply), 0), sizeof(reply));
+    assert_int_equal(reply.status, SHERD_ECOMM);
+    ASSERT_CONTAINS(reply.text, "it is not sherd, or another version of it");
+    close(sock);
+
+    start(&v[1], job, 1, 2, 20);
+    ended(&v[0], SHERD_OK, "");
+    ended(&v[1], SHERD_OK, "");
+    sherd_log_set(NULL, NULL, SHERD_LOG_INFO);
+    ASSERT_CONTAINS(warnings, "another job");
+    ASSERT_CONTAINS(warnings, "it is not sherd");
+}
+
+static void test_going_away_before_the_meeting_is_told(void **state)
+{
+    (void)state;
+    struct visitor v[3];
+    const char *job = job_name("away");
+    struct meet_hello hello = {
+        .magic = MEET_MAGIC, .version = MEET_VERSION, .rank = 2, .size = 3, .pid = 77
+    };
+    snprintf(hello.job, sizeof(hello.job), "%s", job);
+    start(&v[0], job, 0, 3, 20);
+    int sock = knock(job);
+    assert_int_equal(send(sock, &hello, sizeof(hello), 0), sizeof(hello));
+    pause_ms(50);
+    close(sock);
+    ended(&v[0], SHERD_EPEER, "rank 2 (pid 77) went away before all ranks had come");
+}
+
+/* ---- opening ---- */
+
+static void test_open_refuses(void **state)
+{
+    (void)state;
+    struct sherd_device *dev;
+    struct sherd_comm *comm = NULL;
+    ASSERT_OK(sherd_device_open(&dev, &(struct sherd_device_desc){ .name = "cpu", .threads = 1 }));
+    struct sherd_comm_desc desc = {
+        .world = { .rank = 0, .size = 4, .local_rank = 0, .local_size = 2, .job = "x" }
+    };
+    ASSERT_FAILS(sherd_comm_open(&comm, dev, &desc), SHERD_EUNSUPPORTED, "2 of 4 ranks are on this host");
+    desc.world.local_size = 4;
+    desc.world.rank = 4;
+    ASSERT_FAILS(sherd_comm_open(&comm, dev, &desc), SHERD_EINVAL, "rank 4 of a world of 4");
+    desc.world.rank = 0;
+    desc.world.job[0] = '\0';
+    ASSERT_FAILS(sherd_comm_open(&comm, dev, &desc), SHERD_EINVAL, "has no name");
+    desc.world.job[0] = 'x';
+    desc.timeout = -1;
+    ASSERT_FAILS(sherd_comm_open(&comm, dev, &desc), SHERD_EINVAL, "timeout of -1");
+    ASSERT_FAILS(sherd_comm_open(NULL, dev, &desc), SHERD_EINVAL, "NULL");
+    desc = (struct sherd_comm_desc){ .world = { .size = 1, .local_size = 1 } };
+    ASSERT_OK(sherd_comm_open(&comm, dev, &desc));
+    assert_string_equal(comm->ops->kind, "self");
+    sherd_comm_abort(comm, "nobody waits");
+    sherd_comm_close(comm);
+    sherd_comm_close(NULL);
+    sherd_device_close(dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_differences_are_named),
+        cmocka_unit_test(test_abort_wakes_all),
+        cmocka_unit_test(test_timeout_names_the_missing),
+        cmocka_unit_test(test_closing_early_is_told),
+        cmocka_unit_test(test_death_is_seen),
+        cmocka_unit_test(test_jobs_at_once_do_not_mix),
+        cmocka_unit_test(test_missing_ranks_are_named),
+        cmocka_unit_test(test_a_rank_twice_is_refused),
+        cmocka_unit_test(test_rank_0_twice_is_refused),
+        cmocka_unit_test(test_another_world_size_is_refused),
+        cmocka_unit_test(test_strangers_are_sent_away),
+        cmocka_unit_test(test_going_away_before_the_meeting_is_told),
+        cmocka_unit_test(test_open_refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
