@@ -302,7 +302,8 @@ int block_check_alive(const struct block_channel *channel)
 {
     SHERD_TRY(aborted(channel->block));
     for (int r = 0; r < channel->size; r++) {
-        if (r != channel->rank && is_dead(channel->block, r))
+        int dead = r != channel->rank && is_dead(channel->block, r);
+        if (dead && !atomic_load(&channel->shared->seats[r].closed)) /* in this order, see reason_to_stop */
             return SHERD_FAIL(SHERD_EPEER, "rank %d (pid %d) has died", r,
                 (int)atomic_load(&channel->block->head->members[r].pid));
     }

@@ -64,7 +64,7 @@ void *block_half(const struct block_channel *channel, int rank, uint32_t round);
 int block_round(struct block_channel *channel, const struct block_call *call);
 /* OK, or EPEER where somebody has aborted. */
 int block_check(const struct block_channel *channel);
-/* The same, or where the process of another rank has ended. */
+/* The same, or where the process of another rank has ended and had not closed its end of the channel. */
 int block_check_alive(const struct block_channel *channel);
 /* All waits of all ranks in all channels fail, now and later. The first reason stands. */
 void block_abort(struct block *block, int rank, const char *reason);
