@@ -56,7 +56,8 @@ struct dev_ops {
 struct sherd_device {
     const struct dev_ops *ops;
     char name[32];
-    void *impl; /* the kind's own */
+    void *impl;                   /* the kind's own */
+    struct device_blocks *blocks; /* sizes of the allocations held, for the counters; device.c's own */
     /* counters, atomic */
     uint64_t allocs, bytes, peak_bytes, op_calls;
     double flops; /* written by the thread that submits; read at rest */

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The CPU as a device: its table, its memory.
+ */
+#include "device/cpu/cpu.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+
+#define MAX_THREADS 1024
+#define ALIGN_BYTES 256
+#define HUGE_BYTES ((size_t)2 << 20) /* a large page of x86-64 and most others */
+
+static int available_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set) == 0)
+        return CPU_COUNT(&set);
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (int)n : 1;
+}
+
+static int open_cpu(struct sherd_device *dev, const struct sherd_device_desc *desc)
+{
+    if (strcmp(dev->name, "cpu") != 0)
+        return SHERD_FAIL(SHERD_EINVAL, "device '%s': there is only one cpu, call it cpu", dev->name);
+    if (desc->threads < 0 || desc->threads > MAX_THREADS)
+        return SHERD_FAIL(SHERD_EINVAL, "device cpu: %d threads, use 1 to %d, or 0 for one per core",
+            desc->threads, MAX_THREADS);
+    struct cpu *cpu = mem_zalloc(1, sizeof(*cpu));
+    if (!cpu)
+        return SHERD_ENOMEM;
+    cpu->async = desc->async;
+    int threads = desc->threads ? desc->threads : MIN(available_cores(), MAX_THREADS);
+    int st = cpu_pool_create(&cpu->pool, threads);
+    if (st != SHERD_OK) {
+        mem_free(cpu);
+        return st;
+    }
+    cpu_blas_init();
+    dev->impl = cpu;
+    return SHERD_OK;
+}
+
+static void close_cpu(struct sherd_device *dev)
+{
+    struct cpu *cpu = dev->impl;
+    cpu_pool_destroy(cpu->pool);
+    mem_free(cpu);
+}
+
+/* Pages that could be had, as Linux estimates them, else those that are free. */
+static size_t available_bytes(size_t page)
+{
+    char line[128];
+    unsigned long long kb = 0;
+    FILE *file = fopen("/proc/meminfo", "re");
+    while (file && !kb && fgets(line, sizeof(line), file))
+        if (sscanf(line, "MemAvailable: %llu kB", &kb) != 1)
+            kb = 0;
+    if (file)
+        fclose(file);
+    return kb ? (size_t)kb << 10 : (size_t)sysconf(_SC_AVPHYS_PAGES) * page;
+}
+
+static int memory(struct sherd_device *dev, size_t *total, size_t *available)
+{
+    (void)dev;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    *total = (size_t)sysconf(_SC_PHYS_PAGES) * page;
+    *available = available_bytes(page);
+    return SHERD_OK;
+}
+
+/* Large blocks ask for large pages: streaming over them is faster. */
+static int alloc(struct sherd_device *dev, void **out, size_t bytes)
+{
+    int huge = bytes >= 4 * HUGE_BYTES;
+    void *p = mem_aligned(huge ? HUGE_BYTES : ALIGN_BYTES, bytes);
+    if (!p)
+        return status_context(SHERD_ENOMEM, "device %s", dev->name);
+    if (huge)
+        madvise(p, bytes, MADV_HUGEPAGE);
+    *out = p;
+    return SHERD_OK;
+}
+
+static void release(struct sherd_device *dev, void *p)
+{
+    (void)dev;
+    mem_free(p);
+}
+
+void cpu_test_delay(struct sherd_device *dev, int us)
+{
+    struct cpu *cpu = dev->impl;
+    atomic_store(&cpu->delay_us, us);
+}
+
+#define XX(name)                                                                                             \
+    static int queue_##name(struct sherd_queue *queue, const void *args)                                     \
+    {                                                                                                        \
+        return cpu_queue_op(queue, cpu_##name, args, sizeof(struct sherd_##name));                           \
+    }
+SHERD_OPS(XX)
+#undef XX
+
+const struct dev_ops dev_cpu = {
+    .kind = "cpu",
+    .open = open_cpu,
+    .close = close_cpu,
+    .memory = memory,
+    .alloc = alloc,
+    .free = release,
+    .host_alloc = alloc,
+    .host_free = release,
+    .queue_create = cpu_queue_create,
+    .queue_destroy = cpu_queue_destroy,
+    .queue_sync = cpu_queue_sync,
+    .event_create = cpu_event_create,
+    .event_destroy = cpu_event_destroy,
+    .event_record = cpu_event_record,
+    .event_wait = cpu_event_wait,
+    .event_sync = cpu_event_sync,
+    .event_elapsed = cpu_event_elapsed,
+    .submit = cpu_queue_submit,
+    .op = {
+#define XX(name) [OP_##name] = queue_##name,
+        SHERD_OPS(XX)
+#undef XX
+    },
+};

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Work space of the operations in bytes, rounded up to the alignment of device memory. A device may leave
+ * some of it unused, but never needs more.
+ */
+#include "device/scratch.h"
+
+#include <sherd/ops.h>
+
+#define ALIGN_BYTES 256
+
+static size_t room(int64_t elems, size_t elem_bytes)
+{
+    return elems <= 0 ? 0 : (size_t)round_up(elems * (int64_t)elem_bytes, ALIGN_BYTES);
+}
+
+/* One float for each column and block of rows. */
+size_t sherd_bias_backward_scratch(const struct sherd_bias_backward *a)
+{
+    return room(scratch_row_blocks(a->rows) * a->cols, sizeof(float));
+}
+
+/* The same twice: dw, then db. */
+size_t sherd_norm_backward_scratch(const struct sherd_norm_backward *a)
+{
+    return room(2 * scratch_row_blocks(a->rows) * a->cols, sizeof(float));
+}
+
+size_t sherd_attention_forward_scratch(const struct sherd_attention_forward *a)
+{
+    (void)a;
+    return 0;
+}
+
+/* The dot products of out and dout, [B,H,T]; then, where storage is not float, sums of dq, [B,T,H,D]. */
+size_t sherd_attention_backward_scratch(const struct sherd_attention_backward *a)
+{
+    int64_t rows = a->batch * a->heads * a->seq;
+    return room(rows, sizeof(float)) + (a->type == SHERD_F32 ? 0 : room(rows * a->head_dim, sizeof(float)));
+}
+
+/* Rows by token: the first row of each token, then for each row the next with the same token; room for one
+ * more number a row, for devices that sort. */
+size_t sherd_embed_backward_scratch(const struct sherd_embed_backward *a)
+{
+    return room(a->vocab + 2 * a->batch * a->seq, sizeof(int32_t));
+}
+
+/* The loss of each row. */
+size_t sherd_loss_scratch(const struct sherd_loss *a)
+{
+    return room(a->rows, sizeof(double));
+}
+
+size_t sherd_square_sum_scratch(const struct sherd_square_sum *a)
+{
+    return room(scratch_sum_blocks(a->n), sizeof(double));
+}
