@@ -138,7 +138,7 @@ static int head_piece(
                                                .n = rows * t->vocab,
                                                .y_type = SHERD_F32,
                                                .x_type = piece->type }));
-    if (piece->targets)
+    if (piece->targets && piece->loss_sum)
         SHERD_TRY(sherd_loss(piece->queue, &(struct sherd_loss){ .logits = work->logits,
                                                .sum = piece->loss_sum,
                                                .count = piece->count,
