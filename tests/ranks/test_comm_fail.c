@@ -66,7 +66,7 @@ static void differ(int rank, struct sherd_comm *comm, struct sherd_device *dev, 
 static void test_differences_are_named(void **state)
 {
     (void)state;
-    static char *whats[] = { "kind", "count", "type", "max", "root" };
+    static char whats[][8] = { "kind", "count", "type", "max", "root" };
     for (size_t i = 0; i < ARRAY_LEN(whats); i++)
         t_ranks(3, i % 2 ? T_THREADS : T_PROCESSES | T_ASYNC, differ, whats[i]);
 }
