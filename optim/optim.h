@@ -36,6 +36,9 @@ struct optim_ops {
     int (*update)(struct sherd_queue *queue, const struct optim_span *span, const struct optim_hyper *hyper);
 };
 
+/* The rows of the table in optim/optim.c. */
+extern const struct optim_ops optim_adamw, optim_sgd;
+
 /* NULL for an unknown name. optim_name(i) lists them; NULL past the end. */
 const struct optim_ops *optim_find(const char *name);
 const char *optim_name(int i);

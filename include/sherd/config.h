@@ -26,15 +26,15 @@ enum sherd_resume { SHERD_RESUME_NEVER, SHERD_RESUME_AUTO, SHERD_RESUME_REQUIRED
 
 struct sherd_config {
     struct {
-        char *dir;       /* everything the run writes */
-        char *device;    /* "cpu", "cuda" */
+        const char *dir;       /* everything the run writes */
+        const char *device;    /* "cpu", "cuda" */
         int64_t threads; /* CPU threads of a rank; 0 = share the cores among the ranks of the host */
         int64_t seed;
         enum sherd_resume resume;
         double timeout; /* seconds */
     } run;
     struct {
-        char *family;
+        const char *family;
         int64_t vocab, width, layers, heads, kv_heads, head_dim, mlp_width, context;
         int tied;
         double norm_eps, rope_theta, init_std;
@@ -55,7 +55,7 @@ struct sherd_config {
         int64_t seq;                  /* tokens of a sequence */
     } batch;
     struct {
-        char *name; /* "adamw", "sgd" */
+        const char *name; /* "adamw", "sgd" */
         double lr, beta1, beta2, eps, weight_decay, momentum;
         double clip; /* largest global gradient norm; 0 = off */
     } optim;

@@ -121,7 +121,8 @@ struct sherd_train_desc {
     struct sherd_comm *comm;
     int (*stop)(void *ctx);
     void *ctx;
-    int progress; /* draw a moving progress line on stderr (a terminal) */
+    /* Called on rank 0 after every step with one line about it, for a display that moves; NULL for none. */
+    void (*progress)(void *ctx, const char *line);
 };
 SHERD_API int sherd_train(const struct sherd_train_desc *desc);
 

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The table of optimizers: one row each.
+ */
+#include "optim/optim.h"
+
+#include <string.h>
+
+#include "base/status.h"
+
+static const struct optim_ops *const table[] = { &optim_adamw, &optim_sgd };
+
+const struct optim_ops *optim_find(const char *name)
+{
+    for (size_t i = 0; i < ARRAY_LEN(table); i++)
+        if (!strcmp(table[i]->name, name))
+            return table[i];
+    return NULL;
+}
+
+const char *optim_name(int i)
+{
+    return i >= 0 && (size_t)i < ARRAY_LEN(table) ? table[i]->name : NULL;
+}

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Making, filling, asking and destroying an engine. Steps are run in runtime/step.c, checkpoints are written
+ * in runtime/state.c.
+ */
+#include "runtime/engine.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+
+/* Plain values only: texts of the caller's config may go away. */
+static void keep_config(struct sherd_config *to, const struct sherd_config *from)
+{
+    *to = (struct sherd_config){ 0 };
+    to->run.seed = from->run.seed;
+    to->shard = from->shard;
+    to->dtype = from->dtype;
+    to->batch = from->batch;
+    to->optim = from->optim;
+    to->optim.name = NULL;
+    to->schedule = from->schedule;
+    to->train = from->train;
+}
+
+static int open_queues(struct sherd_engine *e)
+{
+    SHERD_TRY(sherd_queue_create(&e->compute, e->dev, SHERD_QUEUE_COMPUTE));
+    e->gather_queue = e->reduce_queue = e->compute;
+    if (e->config.shard.overlap) {
+        SHERD_TRY(sherd_queue_create(&e->gather_queue, e->dev, SHERD_QUEUE_SIDE));
+        SHERD_TRY(sherd_queue_create(&e->reduce_queue, e->dev, SHERD_QUEUE_SIDE));
+    }
+    SHERD_TRY(comm_dup(&e->reduce_comm, e->comm));
+    e->mover = (struct shard_mover){ .store = &e->store,
+        .compute = e->compute,
+        .gather = e->gather_queue,
+        .reduce = e->reduce_queue,
+        .gather_comm = e->comm,
+        .reduce_comm = e->reduce_comm,
+        .poison = e->config.shard.poison };
+    return SHERD_OK;
+}
+
+static int alloc_work(struct sherd_engine *e)
+{
+    const struct plan *p = &e->plan;
+    const struct sherd_memory *m = &p->memory;
+    int most = 0;
+    for (int u = 0; u < p->layout.n_units; u++)
+        most = MAX(most, p->layout.units[u].n_params);
+    e->weights = mem_zalloc((size_t)most, sizeof(*e->weights));
+    e->gradients = mem_zalloc((size_t)most, sizeof(*e->gradients));
+    if (!e->weights || !e->gradients)
+        return SHERD_ENOMEM;
+    if (m->activation)
+        SHERD_TRY(sherd_device_alloc(e->dev, &e->activation, m->activation));
+    if (m->saved)
+        SHERD_TRY(sherd_device_alloc(e->dev, &e->saved, m->saved));
+    if (m->scratch)
+        SHERD_TRY(sherd_device_alloc(e->dev, &e->scratch, m->scratch));
+    SHERD_TRY(sherd_device_alloc(e->dev, &e->batch, m->batch));
+    e->scalars = e->batch;
+    SHERD_TRY(sherd_host_alloc(e->dev, (void **)&e->host_scalars, p->scalar_bytes));
+    memset(e->host_scalars, 0, p->scalar_bytes);
+    SHERD_TRY(sherd_event_create(&e->scalars_ready, e->dev));
+    for (int i = 0; i < PLAN_BATCH_SLOTS; i++) {
+        struct engine_batch_slot *slot = &e->batches[i];
+        char *at = (char *)e->batch + p->scalar_bytes + (size_t)(2 * i) * p->token_bytes;
+        slot->tokens = (int32_t *)at;
+        slot->targets = (int32_t *)(at + p->token_bytes);
+        SHERD_TRY(sherd_host_alloc(e->dev, (void **)&slot->host, 2 * p->token_bytes));
+        SHERD_TRY(sherd_event_create(&slot->done, e->dev));
+    }
+    return SHERD_OK;
+}
+
+/* All ranks must have the same program, sizes and seed, or collectives would not meet. */
+static int compare_plans(struct sherd_engine *e)
+{
+    const struct sherd_config *c = &e->config;
+    const struct plan *p = &e->plan;
+    struct {
+        uint64_t program;
+        int64_t stage, prefetch, params, trained, micro, seq, seed, param_type, reduce_type;
+        double lr, clip;
+    } mine = { program_hash(&p->program), c->shard.stage, c->shard.prefetch, p->layout.params,
+        p->layout.trained, p->batch, p->seq, c->run.seed, c->dtype.param, c->dtype.reduce, c->optim.lr,
+        c->optim.clip };
+    int world = sherd_comm_size(e->comm), st = SHERD_OK;
+    char *all = mem_zalloc((size_t)world, sizeof(mine));
+    if (!all)
+        return SHERD_ENOMEM;
+    st = comm_host_gather(e->comm, all, &mine, sizeof(mine));
+    for (int r = 0; r < world && st == SHERD_OK; r++)
+        if (memcmp(all + (size_t)r * sizeof(mine), &mine, sizeof(mine)))
+            st = SHERD_FAIL(SHERD_ECONFIG,
+                "rank %d has another configuration or model than rank %d; all ranks must read the same files",
+                r, sherd_comm_rank(e->comm));
+    mem_free(all);
+    return st;
+}
+
+int sherd_engine_create(struct sherd_engine **out, const struct sherd_engine_desc *desc)
+{
+    int st = SHERD_OK;
+    *out = NULL;
+    struct sherd_engine *e = mem_zalloc(1, sizeof(*e));
+    if (!e)
+        return SHERD_ENOMEM;
+    keep_config(&e->config, desc->config);
+    e->steps = desc->config->train.steps;
+    e->model = desc->model;
+    e->dev = desc->device;
+    e->comm = desc->comm;
+    if (!e->comm) {
+        struct sherd_comm_desc single = { .world = { .rank = 0, .size = 1, .local_size = 1 } };
+        SHERD_TRY_OUT(sherd_comm_open(&e->own_comm, e->dev, &single));
+        e->comm = e->own_comm;
+    }
+    SHERD_TRY_OUT(comm_agree(e->comm, plan_init(&e->plan, desc->config, e->model, sherd_comm_size(e->comm))));
+    SHERD_TRY_OUT(compare_plans(e));
+    SHERD_TRY_OUT(open_queues(e));
+    st = store_init(&e->store, &e->plan.memory_desc, sherd_comm_rank(e->comm), e->dev);
+    if (st == SHERD_OK)
+        st = alloc_work(e);
+    SHERD_TRY_OUT(comm_agree(e->comm, st));
+    SHERD_TRY_OUT(engine_init_weights(e));
+out:
+    if (st != SHERD_OK) {
+        sherd_engine_destroy(e);
+        return st;
+    }
+    *out = e;
+    return SHERD_OK;
+}
+
+void sherd_engine_destroy(struct sherd_engine *e)
+{
+    if (!e)
+        return;
+    if (e->gather_queue && e->gather_queue != e->compute)
+        sherd_queue_destroy(e->gather_queue);
+    if (e->reduce_queue && e->reduce_queue != e->compute)
+        sherd_queue_destroy(e->reduce_queue);
+    sherd_queue_destroy(e->compute);
+    store_finish(&e->store);
+    for (int i = 0; i < PLAN_BATCH_SLOTS; i++) {
+        sherd_host_free(e->dev, e->batches[i].host);
+        sherd_event_destroy(e->batches[i].done);
+    }
+    sherd_event_destroy(e->scalars_ready);
+    sherd_host_free(e->dev, e->host_scalars);
+    sherd_device_free(e->dev, e->activation);
+    sherd_device_free(e->dev, e->saved);
+    sherd_device_free(e->dev, e->scratch);
+    sherd_device_free(e->dev, e->batch);
+    sherd_comm_close(e->reduce_comm);
+    sherd_comm_close(e->own_comm);
+    plan_finish(&e->plan);
+    mem_free(e->weights);
+    mem_free(e->gradients);
+    mem_free(e);
+}
+
+int64_t sherd_engine_steps(const struct sherd_engine *e)
+{
+    return e->step;
+}
+
+void sherd_engine_memory(const struct sherd_engine *e, struct sherd_memory *out)
+{
+    *out = e->plan.memory;
+}
+
+/* Most batches any rank brings: all run that many, those with fewer run empty ones. */
+static int most_batches(struct sherd_engine *e, int n, int *most)
+{
+    int world = sherd_comm_size(e->comm);
+    int *all = mem_zalloc((size_t)world, sizeof(int));
+    if (!all)
+        return SHERD_ENOMEM;
+    int st = comm_host_gather(e->comm, all, &n, sizeof(n));
+    *most = 0;
+    for (int r = 0; r < world; r++)
+        *most = MAX(*most, all[r]);
+    mem_free(all);
+    return st;
+}
+
+static int read_scalars(struct sherd_engine *e)
+{
+    SHERD_TRY(sherd_copy(
+        e->compute, &(struct sherd_copy){
+                        .dst = e->host_scalars, .src = e->scalars, .bytes = SCALAR_ALL * sizeof(double) }));
+    return sherd_queue_sync(e->compute);
+}
+
+/* Forward only over n batches; loss sum and count over all ranks land in the host scalars. */
+static int forward_only(struct sherd_engine *e, const struct sherd_batch *batches, int n, float *logits)
+{
+    static const struct sherd_batch nothing = { 0 };
+    int most, world = sherd_comm_size(e->comm);
+    double own[2] = { 0, 0 };
+    SHERD_TRY(most_batches(e, n, &most));
+    SHERD_TRY(
+        sherd_fill(e->compute, &(struct sherd_fill){ .dst = e->scalars, .bytes = e->plan.scalar_bytes }));
+    for (int i = 0; i < most; i++)
+        SHERD_TRY(step_micro(e, PROGRAM_EVAL, i < n ? &batches[i] : &nothing, i, 0, logits));
+    SHERD_TRY(read_scalars(e));
+    own[0] = e->host_scalars[SCALAR_OWN_LOSS];
+    for (int i = 0; i < n; i++)
+        for (int64_t k = 0; k < batches[i].batch * e->plan.seq; k++)
+            own[1] += batches[i].targets[k] >= 0;
+    double *all = mem_zalloc(2 * (size_t)world, sizeof(double));
+    if (!all)
+        return SHERD_ENOMEM;
+    int st = comm_host_gather(e->comm, all, own, sizeof(own));
+    e->host_scalars[SCALAR_LOSS] = e->host_scalars[SCALAR_COUNT] = 0;
+    for (int r = 0; r < world; r++) {
+        e->host_scalars[SCALAR_LOSS] += all[2 * r];
+        e->host_scalars[SCALAR_COUNT] += all[2 * r + 1];
+    }
+    mem_free(all);
+    return st;
+}
+
+int sherd_engine_eval(
+    struct sherd_engine *e, const struct sherd_batch *batches, int n, double *loss, int64_t *tokens)
+{
+    for (int i = 0; i < n; i++)
+        SHERD_TRY(step_check_batch(e, &batches[i], i));
+    int st = forward_only(e, batches, n, NULL);
+    if (st != SHERD_OK)
+        return step_give_up(e, st);
+    double count = e->host_scalars[SCALAR_COUNT];
+    if (loss)
+        *loss = count > 0 ? e->host_scalars[SCALAR_LOSS] / count : 0.0;
+    if (tokens)
+        *tokens = (int64_t)count;
+    return SHERD_OK;
+}
+
+int sherd_engine_logits(struct sherd_engine *e, const struct sherd_batch *batch, float *logits)
+{
+    int64_t vocab = e->plan.spec->vocab;
+    if (vocab == 0)
+        return SHERD_FAIL(SHERD_EUNSUPPORTED, "this model has no vocabulary, so it has no logits");
+    SHERD_TRY(step_check_batch(e, batch, 0));
+    size_t bytes = (size_t)(batch->batch * e->plan.seq * vocab) * sizeof(float);
+    void *dev = NULL;
+    int st = bytes ? sherd_device_alloc(e->dev, &dev, bytes) : SHERD_OK;
+    if (st == SHERD_OK)
+        st = forward_only(e, batch, 1, dev);
+    if (st == SHERD_OK && bytes)
+        st = sherd_copy(e->compute, &(struct sherd_copy){ .dst = logits, .src = dev, .bytes = bytes });
+    SHERD_KEEP(st, sherd_queue_sync(e->compute));
+    sherd_device_free(e->dev, dev);
+    return st == SHERD_OK ? st : step_give_up(e, st);
+}

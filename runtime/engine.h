@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The engine's parts: the plan, the rank's storage, the queues and communicators, the counters of a run.
+ * Shared by engine.c (making, saving, loading) and step.c (running); nobody else looks inside.
+ */
+#ifndef SHERD_RUNTIME_ENGINE_H
+#define SHERD_RUNTIME_ENGINE_H
+
+#include <sherd/engine.h>
+
+#include "runtime/plan.h"
+#include "shard/move.h"
+
+/* Tokens of one micro-batch on their way to the device. */
+struct engine_batch_slot {
+    int32_t *host;             /* tokens, then targets */
+    int32_t *tokens, *targets; /* device */
+    struct sherd_event *done;  /* compute: the micro-batch is finished */
+};
+
+struct sherd_engine {
+    struct sherd_config config; /* scalars only; texts are not kept */
+    const struct sherd_model *model;
+    struct plan plan;
+    struct sherd_device *dev;
+    struct sherd_comm *comm, *own_comm; /* own_comm: made here for a world of one */
+    struct sherd_comm *reduce_comm;
+    struct sherd_queue *compute, *gather_queue, *reduce_queue; /* the latter two may be `compute` */
+    struct shard_store store;
+    struct shard_mover mover;
+    void *activation, *saved, *scratch, *batch; /* device regions */
+    double *scalars;                            /* device: enum plan_scalar */
+    double *host_scalars;                       /* the same on the host */
+    struct sherd_event *scalars_ready;
+    struct engine_batch_slot batches[PLAN_BATCH_SLOTS];
+    const void **weights; /* of the unit in use, one for each param */
+    void **gradients;
+    int64_t steps; /* planned steps in all, for the schedule */
+    int64_t step, tokens_seen, samples_seen;
+    int flag;   /* this rank wishes to stop: goes round with the next step's counts */
+    int broken; /* a step failed half-way: only destroy is left */
+};
+
+/* Fills everything whole from the rank's own slices: masters to parameters, then gathers. Collective. */
+int engine_spread(struct sherd_engine *engine);
+
+/* Draws the initial weights: a pure function of the seed and the tensors' names. Collective. */
+int engine_init_weights(struct sherd_engine *engine);
+
+/* EINVAL for a batch that is too large or has tokens outside the vocabulary. */
+int step_check_batch(const struct sherd_engine *engine, const struct sherd_batch *batch, int index);
+
+/* A failure in the middle of work leaves collectives half-done: the other ranks are told, and this engine can
+ * only be destroyed. Returns the status with its text kept. */
+int step_give_up(struct sherd_engine *engine, int st);
+
+/* Runs one micro-batch list over `batch`; list EVAL leaves logits (device, F32) if not NULL. */
+int step_micro(struct sherd_engine *engine, enum program_list list, const struct sherd_batch *batch,
+    int index, int first, float *logits);
+
+#endif

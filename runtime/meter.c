@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Progress lines and metrics: see runtime/meter.h.
+ */
+#include "runtime/meter.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/status.h"
+
+#include <errno.h>
+#include <string.h>
+
+int meter_init(struct meter *m, int64_t steps, const char *dir, int jsonl)
+{
+    *m = (struct meter){ .steps = steps, .jsonl = -1, .started = clock_seconds() };
+    m->mark_seconds = m->started;
+    if (!jsonl)
+        return SHERD_OK;
+    m->jsonl_path = mem_printf("%s/metrics.jsonl", dir);
+    if (!m->jsonl_path)
+        return SHERD_ENOMEM;
+    m->jsonl = open(m->jsonl_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (m->jsonl < 0)
+        return SHERD_FAIL(
+            SHERD_EIO, "%s: cannot be opened for appending: %s", m->jsonl_path, strerror(errno));
+    return SHERD_OK;
+}
+
+void meter_finish(struct meter *m)
+{
+    if (m->jsonl >= 0)
+        close(m->jsonl);
+    mem_free(m->jsonl_path);
+    *m = (struct meter){ .jsonl = -1 };
+}
+
+/* One write of one whole line, so that lines of a killed run are never torn apart by a later one. */
+static int append(struct meter *m, json_t *record)
+{
+    char *text = NULL;
+    struct text line = { 0 };
+    if (m->jsonl < 0) {
+        json_decref(record);
+        return SHERD_OK;
+    }
+    int st =
+        record ? json_print(&text, record, 0) : SHERD_FAIL(SHERD_ENOMEM, "no memory for a metrics record");
+    json_decref(record);
+    if (st != SHERD_OK)
+        return st;
+    text_add(&line, "%s\n", text);
+    mem_free(text);
+    if (line.failed || write(m->jsonl, line.data, line.len) != (ssize_t)line.len)
+        st = SHERD_FAIL(SHERD_EIO, "%s: cannot be written: %s", m->jsonl_path, strerror(errno));
+    text_finish(&line);
+    return st;
+}
+
+void meter_mark(struct meter *m)
+{
+    m->mark_seconds = clock_seconds();
+    m->mark_tokens = m->mark_steps = 0;
+}
+
+int meter_step(struct meter *m, const struct sherd_step_stats *s, struct text *line)
+{
+    char tokens[32], left[32];
+    m->mark_tokens += s->tokens;
+    m->mark_steps++;
+    double seconds = clock_seconds() - m->mark_seconds;
+    double rate = seconds > 0 ? (double)m->mark_tokens / seconds : 0;
+    double per_step = seconds / (double)m->mark_steps;
+    text_add(line, "step %*lld/%lld | loss %.4f | grad norm %.3f | lr %.2e | %s tok/s | %s left",
+        m->steps >= 1000 ? 6 : 4, (long long)s->step, (long long)m->steps, s->loss, s->grad_norm, s->lr,
+        text_commas((int64_t)rate, tokens),
+        text_human_seconds(per_step * (double)(m->steps - s->step), left));
+    return append(m, json_pack("{s:I, s:f, s:f, s:f, s:I, s:I, s:f, s:f}", "step", (json_int_t)s->step,
+                         "loss", s->loss, "grad_norm", s->grad_norm, "lr", s->lr, "tokens",
+                         (json_int_t)s->tokens, "tokens_seen", (json_int_t)s->tokens_seen, "step_seconds",
+                         s->seconds, "run_seconds", clock_seconds() - m->started));
+}
+
+int meter_eval(struct meter *m, int64_t step, double loss, int64_t tokens)
+{
+    return append(m, json_pack("{s:I, s:f, s:I}", "step", (json_int_t)step, "eval_loss", loss, "eval_tokens",
+                         (json_int_t)tokens));
+}

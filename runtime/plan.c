@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Planning without a device: see runtime/plan.h.
+ */
+#include "runtime/plan.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+#include "model/model.h"
+
+#define REGION_ALIGN 256
+
+static size_t aligned(size_t bytes)
+{
+    return (size_t)round_up((int64_t)bytes, REGION_ALIGN);
+}
+
+static int plan_activations(struct plan *p)
+{
+    size_t e = sherd_dtype_bytes(p->type), widest = 0, rows = (size_t)(p->batch * p->seq);
+    struct sherd_memory *m = &p->memory;
+    int64_t width = 0;
+    for (int l = 0; l < p->spec->n_layers; l++) {
+        const struct sherd_layer *layer = &p->spec->layers[l];
+        struct plan_layer *pl = &p->layers[l];
+        pl->in_width = width;
+        struct sherd_shape in = { p->batch, p->seq, width };
+        int st = layer->ops->sizes(layer->arg, &in, p->type, &pl->sizes);
+        if (st != SHERD_OK)
+            return status_context(st, "layer %s", layer->name);
+        width = pl->sizes.out_width;
+        if ((l == p->spec->n_layers - 1) != (width == 0))
+            return SHERD_FAIL(SHERD_EINVAL,
+                "layer %s: out_width is %lld; it must be positive for every layer but the last, and 0 for "
+                "the last",
+                layer->name, (long long)width);
+        pl->y = m->activation;
+        pl->saved = m->saved;
+        m->activation += aligned(rows * (size_t)width * e);
+        m->saved += aligned(pl->sizes.saved_bytes);
+        m->scratch = MAX(m->scratch, aligned(pl->sizes.scratch_bytes));
+        widest = MAX(widest, (size_t)width);
+    }
+    for (int i = 0; i < 2; i++) {
+        p->gradient[i] = m->activation;
+        m->activation += aligned(rows * widest * e);
+    }
+    return SHERD_OK;
+}
+
+/* The square sum of a slice needs work space as well. */
+static void plan_scratch(struct plan *p)
+{
+    for (int u = 0; u < p->layout.n_units; u++) {
+        struct sherd_square_sum a = { .n = layout_slice(&p->layout, u, SHARD_TRAINED), .type = SHERD_F32 };
+        p->square_scratch = MAX(p->square_scratch, sherd_square_sum_scratch(&a));
+    }
+    p->memory.scratch = MAX(p->memory.scratch, aligned(p->square_scratch));
+}
+
+static int check_freeze(const struct plan *p)
+{
+    if (p->layout.trained > 0)
+        return SHERD_OK;
+    return SHERD_FAIL(SHERD_ECONFIG, "every parameter is frozen, there is nothing to train; "
+                                     "let model.freeze leave at least one tensor out");
+}
+
+int plan_init(struct plan *p, const struct sherd_config *c, const struct sherd_model *model, int world)
+{
+    *p = (struct plan){ .spec = sherd_model_spec_of(model),
+        .stage = stage_find((int)c->shard.stage),
+        .optim = optim_find(c->optim.name),
+        .type = c->dtype.param,
+        .batch = c->batch.micro,
+        .seq = c->batch.seq };
+    if (!p->stage)
+        return SHERD_FAIL(
+            SHERD_ECONFIG, "shard.stage: %lld is no stage, use 0 to 3", (long long)c->shard.stage);
+    if (!p->optim)
+        return SHERD_FAIL(SHERD_ECONFIG, "optim.name: there is no optimizer '%s'", c->optim.name);
+    if (p->batch < 1 || p->seq < 1)
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "batch.micro and batch.seq must be at least 1 (they are %lld and %lld)", (long long)p->batch,
+            (long long)p->seq);
+    int st = layout_init(&p->layout, p->spec, world);
+    if (st != SHERD_OK)
+        return st;
+    SHERD_TRY_OUT(check_freeze(p));
+    p->program_desc = (struct program_desc){ p->stage, &p->layout, p->spec->layers, p->spec->n_layers,
+        (int)c->shard.prefetch };
+    SHERD_TRY_OUT(program_build(&p->program, &p->program_desc));
+    SHERD_TRY_OUT(program_check(&p->program, &p->program_desc));
+    p->memory_desc = (struct memory_desc){ p->stage, &p->layout, &p->program, c->dtype.param, c->dtype.reduce,
+        p->optim->n_states };
+    memory_state(&p->memory, &p->memory_desc);
+    p->layers = mem_zalloc((size_t)p->spec->n_layers, sizeof(*p->layers));
+    if (!p->layers) {
+        st = SHERD_ENOMEM;
+        goto out;
+    }
+    SHERD_TRY_OUT(plan_activations(p));
+    plan_scratch(p);
+    p->scalar_bytes = aligned((SCALAR_ALL + 3 * (size_t)world) * sizeof(double));
+    p->token_bytes = aligned((size_t)(p->batch * p->seq) * sizeof(int32_t));
+    p->memory.batch = p->scalar_bytes + 2 * PLAN_BATCH_SLOTS * p->token_bytes;
+out:
+    if (st != SHERD_OK)
+        plan_finish(p);
+    return st;
+}
+
+void plan_finish(struct plan *p)
+{
+    if (!p)
+        return;
+    layout_finish(&p->layout);
+    program_finish(&p->program);
+    mem_free(p->layers);
+    *p = (struct plan){ 0 };
+}
+
+int sherd_config_model(struct sherd_model **out, const struct sherd_config *c)
+{
+    struct sherd_model_config m = { .family = c->model.family,
+        .vocab = c->model.vocab,
+        .width = c->model.width,
+        .layers = c->model.layers,
+        .heads = c->model.heads,
+        .kv_heads = c->model.kv_heads,
+        .head_dim = c->model.head_dim,
+        .mlp_width = c->model.mlp_width,
+        .context = c->model.context,
+        .tied = c->model.tied,
+        .norm_eps = (float)c->model.norm_eps,
+        .rope_theta = (float)c->model.rope_theta,
+        .init_std = (float)c->model.init_std };
+    SHERD_TRY(sherd_model_build(out, &m));
+    for (int i = 0; i < c->model.freeze.n; i++) {
+        int st = model_freeze(*out, c->model.freeze.items[i]);
+        if (st != SHERD_OK) {
+            sherd_model_destroy(*out);
+            *out = NULL;
+            return st;
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Multiply-adds of matrix products counted twice, forward and twice that backward, per token: 6 for every
+ * parameter that is multiplied (an embedding table that is only looked up is not), and attention as
+ * 6 layers width seq (causal: half of 12; PaLM, arXiv 2204.02311, appendix B, less the masked half). */
+static double flops_per_token(const struct sherd_config *c, int64_t params)
+{
+    int64_t looked_up = c->model.tied ? 0 : c->model.vocab * c->model.width;
+    if (c->model.family && !strcmp(c->model.family, "gpt2"))
+        looked_up += c->model.context * c->model.width;
+    int64_t head_dim = c->model.head_dim ? c->model.head_dim : c->model.width / MAX(c->model.heads, 1);
+    double attention =
+        6.0 * (double)c->model.layers * (double)(head_dim * c->model.heads) * (double)c->batch.seq;
+    return 6.0 * (double)(params - looked_up) + attention;
+}
+
+int sherd_plan_make(
+    struct sherd_plan *out, const struct sherd_config *config, const struct sherd_model *model, int world)
+{
+    struct plan p;
+    struct text program = { 0 };
+    *out = (struct sherd_plan){ 0 };
+    SHERD_TRY(plan_init(&p, config, model, world));
+    out->memory = p.memory;
+    memory_sent(out->sent, &p.memory_desc, (int)MAX(config->batch.accum, 1));
+    out->params = p.layout.params;
+    out->trained = p.layout.trained;
+    out->layers = p.spec->n_layers;
+    out->units = p.spec->n_units;
+    out->flops = flops_per_token(config, p.layout.params);
+    program_print(&program, &p.program, &p.program_desc);
+    int st = text_take(&program, &out->program);
+    plan_finish(&p);
+    return st;
+}
+
+void sherd_plan_free(struct sherd_plan *plan)
+{
+    if (!plan)
+        return;
+    mem_free(plan->program);
+    *plan = (struct sherd_plan){ 0 };
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Everything that is decided before a device is touched: layout, program, the offsets of activations and
+ * saved values, the bytes of every region. The engine allocates what is planned here; `sherd plan` prints it.
+ */
+#ifndef SHERD_RUNTIME_PLAN_H
+#define SHERD_RUNTIME_PLAN_H
+
+#include <sherd/engine.h>
+
+#include "optim/optim.h"
+#include "shard/memory.h"
+#include "shard/program.h"
+
+/* One layer's place in the activation and saved regions; offsets in bytes. The last layer has no y. */
+struct plan_layer {
+    int64_t in_width;
+    struct sherd_layer_sizes sizes;
+    size_t y, saved;
+};
+
+/* The order of the doubles in the scalar block at the start of the batch region. */
+enum plan_scalar {
+    SCALAR_COUNT,   /* over all ranks: valid targets of the step, */
+    SCALAR_ROWS,    /* sequences of the step, */
+    SCALAR_FLAG,    /* ranks that asked to stop, */
+    SCALAR_LOSS,    /* sum of losses, */
+    SCALAR_SQUARES, /* square sum of the gradient */
+    SCALAR_NORM,
+    SCALAR_FACTOR,    /* a float: the clip factor */
+    SCALAR_OWN_COUNT, /* this rank's, in the same order; the first three are gathered together, */
+    SCALAR_OWN_ROWS,
+    SCALAR_OWN_FLAG,
+    SCALAR_OWN_LOSS, /* and these two */
+    SCALAR_OWN_SQUARES,
+    SCALAR_ALL, /* 3 * world: what was gathered */
+};
+
+#define PLAN_BATCH_SLOTS 2 /* micro-batches of tokens in flight */
+
+struct plan {
+    const struct sherd_model_spec *spec;
+    const struct shard_stage *stage;
+    const struct optim_ops *optim;
+    struct shard_layout layout;
+    struct shard_program program;
+    struct program_desc program_desc; /* of `program`: points into this plan */
+    struct memory_desc memory_desc;
+    struct plan_layer *layers;
+    enum sherd_dtype type;
+    int64_t batch, seq;
+    size_t gradient[2];               /* the two buffers that activation gradients alternate in */
+    size_t scalar_bytes, token_bytes; /* of the scalar block; of one micro-batch's tokens (or targets) */
+    size_t square_scratch;
+    struct sherd_memory memory;
+};
+
+/* ECONFIG or EINVAL name what is wrong. On success finish with plan_finish. */
+int plan_init(
+    struct plan *plan, const struct sherd_config *config, const struct sherd_model *model, int world);
+void plan_finish(struct plan *plan);
+
+#endif

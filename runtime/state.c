@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The state of an engine as a whole: drawing initial weights, spreading slices to what the stage holds,
+ * reading one tensor, saving and loading. None of this happens inside a step.
+ */
+#include <string.h>
+
+#include "base/half.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "ckpt/ckpt.h"
+#include "model/init.h"
+#include "runtime/engine.h"
+
+#define STAGING_ELEMS (1 << 20)
+
+/* Masters to rounded parameters, then every rank's slice to whoever holds the whole. */
+static int spread_unit(struct sherd_engine *e, int u)
+{
+    const struct shard_store *s = &e->store;
+    const struct shard_unit *unit = &s->units[u];
+    const struct shard_stage *stage = e->plan.stage;
+    enum sherd_dtype type = e->plan.type;
+    size_t size = sherd_dtype_bytes(type);
+    int64_t slice = layout_slice(&e->plan.layout, u, SHARD_TRAINED), own = slice * s->rank;
+    if (slice && type != SHERD_F32)
+        SHERD_TRY(sherd_cast(e->compute,
+            &(struct sherd_cast){ .y = (char *)unit->param[SHARD_TRAINED] +
+                                       size * (size_t)(own - store_param_first(s, u, SHARD_TRAINED)),
+                .x = unit->master + (own - store_state_first(s, u)),
+                .n = slice,
+                .y_type = type,
+                .x_type = SHERD_F32 }));
+    for (int seg = 0; seg < SHARD_SEGMENTS && stage->param == SHARD_WHOLE; seg++) {
+        int64_t n = layout_slice(&e->plan.layout, u, (enum shard_segment)seg);
+        if (n)
+            SHERD_TRY(comm_all_gather(e->comm, e->compute, unit->param[seg],
+                (char *)unit->param[seg] + size * (size_t)(n * s->rank), n, type));
+    }
+    if (slice == 0 || stage->state != SHARD_WHOLE)
+        return SHERD_OK;
+    if (type != SHERD_F32)
+        SHERD_TRY(comm_all_gather(e->comm, e->compute, unit->master, unit->master + own, slice, SHERD_F32));
+    for (int i = 0; i < e->plan.optim->n_states; i++)
+        SHERD_TRY(
+            comm_all_gather(e->comm, e->compute, unit->state[i], unit->state[i] + own, slice, SHERD_F32));
+    return SHERD_OK;
+}
+
+int engine_spread(struct sherd_engine *e)
+{
+    for (int u = 0; u < e->plan.layout.n_units; u++)
+        SHERD_TRY(spread_unit(e, u));
+    return sherd_queue_sync(e->compute);
+}
+
+/* All views of the rank's own slices; mem_free(*out). */
+static int make_views(struct sherd_engine *e, struct shard_view **out, int *n)
+{
+    const char *const *names = e->plan.optim->state_name;
+    *n = store_views(&e->store, names, NULL, 0);
+    *out = mem_zalloc((size_t)*n, sizeof(**out));
+    if (!*out)
+        return SHERD_ENOMEM;
+    store_views(&e->store, names, *out, *n);
+    return SHERD_OK;
+}
+
+/* Writes n floats to a view at element `at`, converting to the view's type. */
+static int put_floats(
+    struct sherd_engine *e, const struct shard_view *view, int64_t at, float *host, int64_t n)
+{
+    size_t size = sherd_dtype_bytes(view->type);
+    if (view->type == SHERD_BF16)
+        for (int64_t i = 0; i < n; i++) {
+            bf16 h = bf16_from_float(host[i]);
+            memcpy(
+                (char *)host + i * (int64_t)sizeof(h), &h, sizeof(h)); /* behind what is still to be read */
+        }
+    SHERD_TRY(sherd_copy(e->compute,
+        &(struct sherd_copy){
+            .dst = (char *)view->data + size * (size_t)at, .src = host, .bytes = size * (size_t)n }));
+    return sherd_queue_sync(e->compute);
+}
+
+/* Draws the part of one parameter that lies in a view. */
+static int draw_param(struct sherd_engine *e, const struct shard_view *view, int param, float *host)
+{
+    const struct sherd_param *p = &e->plan.spec->units[view->unit].params[param];
+    const struct shard_unit_layout *ul = &e->plan.layout.units[view->unit];
+    int64_t elems = 1, offset = ul->param_offset[param];
+    for (int d = 0; d < p->dims; d++)
+        elems *= p->shape[d];
+    int64_t from = MAX(view->first, offset), to = MIN(view->first + view->elems, offset + elems);
+    for (; from < to; from += STAGING_ELEMS) {
+        int64_t n = MIN(STAGING_ELEMS, to - from);
+        model_init_slice(host, p, from - offset, n, (uint64_t)e->config.run.seed);
+        SHERD_TRY(put_floats(e, view, from - view->first, host, n));
+    }
+    return SHERD_OK;
+}
+
+int engine_init_weights(struct sherd_engine *e)
+{
+    struct shard_view *views = NULL;
+    float *host = NULL;
+    int n = 0, st = make_views(e, &views, &n);
+    if (st == SHERD_OK)
+        st = sherd_host_alloc(e->dev, (void **)&host, STAGING_ELEMS * sizeof(float));
+    for (int i = 0; i < n && st == SHERD_OK; i++) {
+        const struct shard_unit_layout *ul = &e->plan.layout.units[views[i].unit];
+        if (strcmp(views[i].what, "weight"))
+            continue;
+        for (int p = 0; p < ul->n_params && st == SHERD_OK; p++)
+            if (ul->param_segment[p] == views[i].segment)
+                st = draw_param(e, &views[i], p, host);
+    }
+    st = comm_agree(e->comm, st);
+    if (st == SHERD_OK)
+        st = engine_spread(e);
+    sherd_host_free(e->dev, host);
+    mem_free(views);
+    return st;
+}
+
+/* The rank's own slice of what a caller may ask for by name. */
+static int find_view(
+    struct sherd_engine *e, const char *what, const struct shard_tensor *t, struct shard_view *out)
+{
+    const struct shard_store *s = &e->store;
+    struct shard_view *views = NULL;
+    int n = 0, st, found = 0;
+    if (!strcmp(what, "grad") && t->segment == SHARD_TRAINED) {
+        int64_t slice = layout_slice(&e->plan.layout, t->unit, SHARD_TRAINED), own = slice * s->rank;
+        *out = (struct shard_view){ what, t->unit, t->segment, s->grad_type,
+            (char *)s->units[t->unit].grad +
+                sherd_dtype_bytes(s->grad_type) * (size_t)(own - store_state_first(s, t->unit)),
+            own, slice };
+        return SHERD_OK;
+    }
+    SHERD_TRY(make_views(e, &views, &n));
+    for (int i = 0; i < n && !found; i++)
+        if (views[i].unit == t->unit && views[i].segment == t->segment && !strcmp(views[i].what, what)) {
+            *out = views[i];
+            found = 1;
+        }
+    mem_free(views);
+    st = found ? SHERD_OK
+               : SHERD_FAIL(SHERD_ENOTFOUND, "tensor %s has no '%s'%s", t->name, what,
+                     t->segment == SHARD_FROZEN ? " (it is frozen)" : "");
+    return st;
+}
+
+/* Elements [from, to) of a view as floats on the host. */
+static int get_floats(
+    struct sherd_engine *e, const struct shard_view *view, int64_t from, int64_t to, float *out)
+{
+    size_t size = sherd_dtype_bytes(view->type);
+    SHERD_TRY(sherd_copy(e->compute, &(struct sherd_copy){ .dst = out,
+                                         .src = (char *)view->data + size * (size_t)(from - view->first),
+                                         .bytes = size * (size_t)(to - from) }));
+    SHERD_TRY(sherd_queue_sync(e->compute));
+    if (view->type == SHERD_BF16)
+        for (int64_t i = to - from - 1; i >= 0; i--) {
+            bf16 h;
+            memcpy(&h, (char *)out + i * (int64_t)sizeof(h), sizeof(h));
+            out[i] = bf16_to_float(h);
+        }
+    return SHERD_OK;
+}
+
+int sherd_engine_tensor(struct sherd_engine *e, const char *what, const char *name, float *out, int64_t n)
+{
+    int index = layout_find(&e->plan.layout, name);
+    if (index < 0)
+        return SHERD_FAIL(SHERD_ENOTFOUND, "the model has no tensor '%s'", name);
+    const struct shard_tensor *t = &e->plan.layout.tensors[index];
+    if (n != t->elems)
+        return SHERD_FAIL(SHERD_EINVAL, "tensor %s has %lld elements, asked for %lld", name,
+            (long long)t->elems, (long long)n);
+    struct shard_view view = { 0 };
+    SHERD_TRY(find_view(e, what, t, &view));
+    int64_t slice = layout_slice(&e->plan.layout, t->unit, t->segment);
+    for (int r = 0; r < sherd_comm_size(e->comm); r++) {
+        int64_t from = MAX(slice * r, t->offset), to = MIN(slice * (r + 1), t->offset + t->elems);
+        if (from >= to)
+            continue;
+        float *part = out + (from - t->offset);
+        if (r == sherd_comm_rank(e->comm))
+            SHERD_TRY(get_floats(e, &view, from, to, part));
+        SHERD_TRY(comm_host_broadcast(e->comm, part, (size_t)(to - from) * sizeof(float), r));
+    }
+    return SHERD_OK;
+}
+
+static struct ckpt_job make_job(struct sherd_engine *e, struct shard_view *views, int n)
+{
+    return (struct ckpt_job){ .layout = &e->plan.layout,
+        .views = views,
+        .n_views = n,
+        .comm = e->comm,
+        .dev = e->dev,
+        .meta = { .stage = e->plan.stage->number,
+            .step = e->step,
+            .tokens_seen = e->tokens_seen,
+            .samples_seen = e->samples_seen,
+            .seed = (uint64_t)e->config.run.seed,
+            .param_type = e->plan.type,
+            .optimizer = e->plan.optim->name,
+            .states = e->plan.optim->state_name,
+            .n_states = e->plan.optim->n_states,
+            .export_json = e->plan.spec->export_json } };
+}
+
+int sherd_engine_save(struct sherd_engine *e, const char *dir, const char *extra)
+{
+    struct shard_view *views = NULL;
+    int n = 0, st = make_views(e, &views, &n);
+    struct ckpt_job job = make_job(e, views, n);
+    job.meta.extra = extra;
+    st = comm_agree(e->comm, st);
+    if (st == SHERD_OK)
+        st = ckpt_save(&job, dir);
+    mem_free(views);
+    return st;
+}
+
+int sherd_engine_load(struct sherd_engine *e, const char *path)
+{
+    struct shard_view *views = NULL;
+    int n = 0, st = make_views(e, &views, &n);
+    struct ckpt_job job = make_job(e, views, n);
+    st = comm_agree(e->comm, st);
+    if (st == SHERD_OK)
+        st = ckpt_load(&job, path);
+    if (st == SHERD_OK)
+        st = engine_spread(e);
+    if (st == SHERD_OK) {
+        e->step = job.meta.step;
+        e->tokens_seen = job.meta.tokens_seen;
+        e->samples_seen = job.meta.samples_seen;
+    }
+    mem_free(views);
+    return st;
+}

@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The interpreter of the step program: one optimizer step is a list of instructions, and this is what each of
+ * them does. Read this first. The order of instructions comes from shard/program.c, the movements from
+ * shard/move.c, the mathematics from the model's layers.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "runtime/engine.h"
+
+/* Sets weights[] (and gradients[] if backward) to the whole buffers of a unit, one entry for each parameter.
+ */
+static void point_at_unit(struct sherd_engine *e, int unit, int backward)
+{
+    const struct shard_unit_layout *ul = &e->plan.layout.units[unit];
+    size_t p = sherd_dtype_bytes(e->plan.type), g = sherd_dtype_bytes(e->plan.memory_desc.reduce);
+    for (int i = 0; i < ul->n_params; i++) {
+        enum shard_segment segment = ul->param_segment[i];
+        e->weights[i] = (char *)store_whole(&e->store, unit, segment) + p * (size_t)ul->param_offset[i];
+        e->gradients[i] = NULL;
+        if (backward && segment == SHARD_TRAINED)
+            e->gradients[i] = (char *)store_partial(&e->store, unit) + g * (size_t)ul->param_offset[i];
+    }
+}
+
+/* Everything a layer may see in one call. */
+static struct sherd_run make_run(struct sherd_engine *e, enum program_list list, int layer,
+    const struct sherd_batch *batch, int index, float *logits)
+{
+    const struct plan *p = &e->plan;
+    const struct plan_layer *pl = &p->layers[layer];
+    int first = layer == 0, last = layer == p->spec->n_layers - 1;
+    char *act = e->activation;
+    /* Gradients alternate: layer l reads dy from buffer (l + 1) % 2 and writes dx to buffer l % 2. */
+    return (struct sherd_run){ .queue = e->compute,
+        .arg = p->spec->layers[layer].arg,
+        .mode = list == PROGRAM_EVAL ? SHERD_EVAL : SHERD_TRAIN,
+        .in = { batch->batch, p->seq, pl->in_width },
+        .type = p->type,
+        .grad_type = p->memory_desc.reduce,
+        .w = e->weights,
+        .dw = e->gradients,
+        .x = first ? NULL : act + p->layers[layer - 1].y,
+        .y = last ? NULL : act + pl->y,
+        .dy = last ? NULL : act + p->gradient[(layer + 1) % 2],
+        .dx = layer > p->program.first_trained ? act + p->gradient[layer % 2] : NULL,
+        .saved = (char *)e->saved + pl->saved,
+        .scratch = e->scratch,
+        .tokens = e->batches[index % PLAN_BATCH_SLOTS].tokens,
+        .targets = e->batches[index % PLAN_BATCH_SLOTS].targets,
+        .loss_sum = e->scalars + SCALAR_OWN_LOSS,
+        .count = e->scalars + SCALAR_COUNT,
+        .logits = logits };
+}
+
+static int run_layer(struct sherd_engine *e, enum program_list list, const struct program_instr *in,
+    const struct sherd_batch *batch, int index, float *logits)
+{
+    const struct sherd_layer *layer = &e->plan.spec->layers[in->index];
+    int backward = in->op == PROGRAM_BACKWARD;
+    SHERD_TRY(move_await(&e->mover, layer->unit));
+    if (batch->batch == 0) /* this rank has nothing to compute; it still moves units for the others */
+        return SHERD_OK;
+    point_at_unit(e, layer->unit, backward);
+    struct sherd_run run = make_run(e, list, in->index, batch, index, logits);
+    int st = backward ? layer->ops->backward(&run) : layer->ops->forward(&run);
+    return st == SHERD_OK
+               ? st
+               : status_context(st, "%s of layer %s", backward ? "backward" : "forward", layer->name);
+}
+
+/* Gathers this rank's `n` doubles from all ranks on the reduce queue and adds them up in rank order, so that
+ * the sums have the same bits on every rank, stage and kind of communicator. */
+static int sum_over_ranks(struct sherd_engine *e, double *out, const double *own, int n)
+{
+    double *all = e->scalars + SCALAR_ALL;
+    struct sherd_event *ready = e->scalars_ready;
+    SHERD_TRY(sherd_event_record(ready, e->compute));
+    SHERD_TRY(sherd_event_wait(e->reduce_queue, ready));
+    SHERD_TRY(comm_all_gather(e->reduce_comm, e->reduce_queue, all, own, n, SHERD_F64));
+    SHERD_TRY(sherd_event_record(ready, e->reduce_queue));
+    SHERD_TRY(sherd_event_wait(e->compute, ready));
+    return sherd_ordered_sum(
+        e->compute, &(struct sherd_ordered_sum){
+                        .out = out, .in = all, .n = sherd_comm_size(e->comm), .stride = n, .cols = n });
+}
+
+/* Square sum of the rank's own slice of every gradient, whatever the stage holds of it. */
+static int run_norm(struct sherd_engine *e)
+{
+    const struct shard_store *s = &e->store;
+    size_t bytes = sherd_dtype_bytes(s->grad_type);
+    for (int u = 0; u < e->plan.layout.n_units; u++) {
+        int64_t slice = layout_slice(&e->plan.layout, u, SHARD_TRAINED);
+        if (slice == 0)
+            continue;
+        SHERD_TRY(move_await_grad(&e->mover, u));
+        const char *own =
+            (const char *)s->units[u].grad + bytes * (size_t)(slice * s->rank - store_state_first(s, u));
+        SHERD_TRY(
+            sherd_square_sum(e->compute, &(struct sherd_square_sum){ .sum = e->scalars + SCALAR_OWN_SQUARES,
+                                             .x = own,
+                                             .n = slice,
+                                             .type = s->grad_type,
+                                             .scratch = e->scratch }));
+    }
+    /* loss and squares stand side by side in both places */
+    return sum_over_ranks(e, e->scalars + SCALAR_LOSS, e->scalars + SCALAR_OWN_LOSS, 2);
+}
+
+static int run_clip(struct sherd_engine *e)
+{
+    return sherd_clip_factor(
+        e->compute, &(struct sherd_clip_factor){ .factor = (float *)(e->scalars + SCALAR_FACTOR),
+                        .norm = e->scalars + SCALAR_NORM,
+                        .square_sum = e->scalars + SCALAR_SQUARES,
+                        .max_norm = (float)e->config.optim.clip });
+}
+
+/* One span for each run of tensors with the same decay rule; padding between them is in no span. */
+static int run_update(struct sherd_engine *e, int unit)
+{
+    const struct shard_store *s = &e->store;
+    const struct shard_unit *u = &s->units[unit];
+    const struct shard_layout *layout = &e->plan.layout;
+    const struct sherd_config *c = &e->config;
+    size_t pb = sherd_dtype_bytes(e->plan.type), gb = sherd_dtype_bytes(s->grad_type);
+    int64_t first = store_state_first(s, unit), end = first + store_state_elems(s, unit);
+    struct optim_hyper hyper = { .lr = (float)lr_at(c, e->step + 1, e->steps),
+        .beta1 = (float)c->optim.beta1,
+        .beta2 = (float)c->optim.beta2,
+        .eps = (float)c->optim.eps,
+        .weight_decay = (float)c->optim.weight_decay,
+        .momentum = (float)c->optim.momentum,
+        .step = e->step + 1,
+        .factor = (const float *)(e->scalars + SCALAR_FACTOR) };
+    for (int i = u->layout->first_tensor; i < u->layout->first_tensor + u->layout->n_tensors; i++) {
+        const struct shard_tensor *t = &layout->tensors[i];
+        int64_t from = MAX(first, t->offset), to = MIN(end, t->offset + t->elems), at = from - first;
+        if (t->segment != SHARD_TRAINED || from >= to)
+            continue;
+        struct optim_span span = { .master = u->master + at,
+            .grad = (const char *)u->grad + gb * (size_t)at,
+            .n = to - from,
+            .decay = !(t->flags & SHERD_NO_DECAY),
+            .param_type = e->plan.type,
+            .grad_type = s->grad_type };
+        if (e->plan.type != SHERD_F32)
+            span.param = (char *)u->param[SHARD_TRAINED] +
+                         pb * (size_t)(from - store_param_first(s, unit, SHARD_TRAINED));
+        for (int k = 0; k < e->plan.optim->n_states; k++)
+            span.state[k] = u->state[k] + at;
+        SHERD_TRY(e->plan.optim->update(e->compute, &span, &hyper));
+    }
+    return move_updated(&e->mover, unit);
+}
+
+static int run_instr(struct sherd_engine *e, enum program_list list, const struct program_instr *in,
+    const struct sherd_batch *batch, int index, int first, float *logits)
+{
+    switch (in->op) {
+    case PROGRAM_GATHER:
+        return move_gather(&e->mover, in->index, in->slot);
+    case PROGRAM_RELEASE:
+        return move_release(&e->mover, in->index);
+    case PROGRAM_FORWARD:
+    case PROGRAM_BACKWARD:
+        return run_layer(e, list, in, batch, index, logits);
+    case PROGRAM_ZERO:
+        return move_zero(&e->mover, in->index, in->slot);
+    case PROGRAM_REDUCE:
+        return move_reduce(&e->mover, in->index, first);
+    case PROGRAM_NORM:
+        return run_norm(e);
+    case PROGRAM_CLIP:
+        return run_clip(e);
+    case PROGRAM_UPDATE:
+        return run_update(e, in->index);
+    case PROGRAM_PUBLISH:
+        return move_publish(&e->mover, in->index);
+    }
+    return SHERD_BUG("step program: instruction %d", (int)in->op);
+}
+
+static int run_list(struct sherd_engine *e, enum program_list list, const struct sherd_batch *batch,
+    int index, int first, float *logits)
+{
+    const struct program_code *code = &e->plan.program.list[list];
+    for (int i = 0; i < code->n; i++) {
+        int st = run_instr(e, list, &code->at[i], batch, index, first, logits);
+        if (st != SHERD_OK) {
+            struct text place = { 0 };
+            program_place(&place, &e->plan.program, &e->plan.program_desc, list, i);
+            st = status_context(st, "step %lld, %s", (long long)e->step + 1, place.data ? place.data : "?");
+            text_finish(&place);
+            return st;
+        }
+    }
+    return SHERD_OK;
+}
+
+/* Tokens and targets to the device; waits for the slot's last micro-batch only if the device is that late. */
+static int send_batch(struct sherd_engine *e, const struct sherd_batch *batch, int index)
+{
+    struct engine_batch_slot *slot = &e->batches[index % PLAN_BATCH_SLOTS];
+    size_t n = (size_t)(batch->batch * e->plan.seq), half = e->plan.token_bytes / sizeof(int32_t);
+    if (n == 0)
+        return SHERD_OK;
+    SHERD_TRY(sherd_event_sync(slot->done));
+    memcpy(slot->host, batch->tokens, n * sizeof(int32_t));
+    memcpy(slot->host + half, batch->targets, n * sizeof(int32_t));
+    SHERD_TRY(sherd_copy(e->compute,
+        &(struct sherd_copy){ .dst = slot->tokens, .src = slot->host, .bytes = n * sizeof(int32_t) }));
+    return sherd_copy(e->compute,
+        &(struct sherd_copy){ .dst = slot->targets, .src = slot->host + half, .bytes = n * sizeof(int32_t) });
+}
+
+int step_micro(struct sherd_engine *e, enum program_list list, const struct sherd_batch *batch, int index,
+    int first, float *logits)
+{
+    SHERD_TRY(send_batch(e, batch, index));
+    SHERD_TRY(run_list(e, list, batch, index, first, logits));
+    return sherd_event_record(e->batches[index % PLAN_BATCH_SLOTS].done, e->compute);
+}
+
+int step_check_batch(const struct sherd_engine *e, const struct sherd_batch *b, int index)
+{
+    if (b->batch < 0 || b->batch > e->plan.batch || (b->batch && (!b->tokens || !b->targets)))
+        return SHERD_FAIL(SHERD_EINVAL,
+            "micro-batch %d has %lld sequences, 0 to batch.micro = %lld are possible", index,
+            (long long)b->batch, (long long)e->plan.batch);
+    int64_t vocab = e->plan.spec->vocab;
+    for (int64_t i = 0; vocab && i < b->batch * e->plan.seq; i++)
+        if (b->tokens[i] < 0 || b->tokens[i] >= vocab || b->targets[i] >= vocab)
+            return SHERD_FAIL(SHERD_EINVAL,
+                "micro-batch %d, position %lld: token %d, target %d; the model has tokens 0 to %lld", index,
+                (long long)i, (int)b->tokens[i], (int)b->targets[i], (long long)vocab - 1);
+    return SHERD_OK;
+}
+
+/* Valid targets of the whole step (and sequences, and wishes to stop): summed over the ranks before the first
+ * loss needs them. */
+static int send_count(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
+{
+    double *host = e->host_scalars;
+    memset(host, 0, (SCALAR_ALL) * sizeof(*host));
+    for (int i = 0; i < n_micro; i++) {
+        SHERD_TRY(step_check_batch(e, &micro[i], i));
+        for (int64_t k = 0; k < micro[i].batch * e->plan.seq; k++)
+            host[SCALAR_OWN_COUNT] += micro[i].targets[k] >= 0;
+        host[SCALAR_OWN_ROWS] += (double)micro[i].batch;
+    }
+    host[SCALAR_OWN_FLAG] = e->flag;
+    SHERD_TRY(sherd_copy(e->compute,
+        &(struct sherd_copy){ .dst = e->scalars, .src = host, .bytes = SCALAR_ALL * sizeof(*host) }));
+    return sum_over_ranks(e, e->scalars + SCALAR_COUNT, e->scalars + SCALAR_OWN_COUNT, 3);
+}
+
+static int run_step(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
+{
+    for (int i = 0; i < n_micro; i++) {
+        enum program_list list = n_micro == 1       ? PROGRAM_ONLY
+                                 : i == 0           ? PROGRAM_FIRST
+                                 : i == n_micro - 1 ? PROGRAM_LAST
+                                                    : PROGRAM_MIDDLE;
+        SHERD_TRY(step_micro(e, list, &micro[i], i, i == 0, NULL));
+    }
+    SHERD_TRY(run_list(e, PROGRAM_AFTER, NULL, 0, 0, NULL));
+    return sherd_copy(
+        e->compute, &(struct sherd_copy){
+                        .dst = e->host_scalars, .src = e->scalars, .bytes = SCALAR_ALL * sizeof(double) });
+}
+
+int step_give_up(struct sherd_engine *e, int st)
+{
+    e->broken = 1;
+    char reason[512];
+    strncpy(reason, sherd_error(), sizeof(reason) - 1);
+    reason[sizeof(reason) - 1] = 0;
+    sherd_comm_abort(e->comm, reason);
+    sherd_comm_abort(e->reduce_comm, reason);
+    (void)sherd_queue_sync(e->gather_queue);
+    (void)sherd_queue_sync(e->reduce_queue);
+    return status_adopt(st, reason);
+}
+
+static int sync_queues(struct sherd_engine *e)
+{
+    int st = sherd_queue_sync(e->compute);
+    SHERD_KEEP(st, sherd_queue_sync(e->reduce_queue));
+    SHERD_KEEP(st, sherd_queue_sync(e->gather_queue));
+    return st;
+}
+
+static void fill_stats(const struct sherd_engine *e, struct sherd_step_stats *out, double started)
+{
+    double count = e->host_scalars[SCALAR_COUNT];
+    *out = (struct sherd_step_stats){ .step = e->step,
+        .loss = count > 0 ? e->host_scalars[SCALAR_LOSS] / count : 0,
+        .grad_norm = e->host_scalars[SCALAR_NORM],
+        .lr = lr_at(&e->config, e->step, e->steps),
+        .tokens = (int64_t)count,
+        .tokens_seen = e->tokens_seen,
+        .seconds = clock_seconds() - started };
+}
+
+int sherd_engine_step(
+    struct sherd_engine *e, const struct sherd_batch *micro, int n_micro, struct sherd_step_stats *stats)
+{
+    double started = clock_seconds();
+    if (n_micro < 1)
+        return SHERD_FAIL(
+            SHERD_EINVAL, "a step needs at least one micro-batch (of zero sequences, if need be)");
+    if (e->broken)
+        return SHERD_FAIL(SHERD_EINVAL,
+            "an earlier step of this engine failed half-way; destroy it and load a "
+            "checkpoint into a new one");
+    int st = send_count(e, micro, n_micro);
+    if (st == SHERD_OK)
+        st = run_step(e, micro, n_micro);
+    if (st == SHERD_OK)
+        st = sync_queues(e);
+    if (st != SHERD_OK)
+        return step_give_up(e, st);
+    double loss = e->host_scalars[SCALAR_LOSS], norm = e->host_scalars[SCALAR_NORM];
+    if (!isfinite(loss) || !isfinite(norm))
+        return SHERD_FAIL(SHERD_ENONFINITE,
+            "step %lld: loss sum %g, gradient norm %g; the weights are as before the step",
+            (long long)e->step + 1, loss, norm);
+    e->step++;
+    e->tokens_seen += (int64_t)e->host_scalars[SCALAR_COUNT];
+    e->samples_seen += (int64_t)e->host_scalars[SCALAR_ROWS];
+    if (stats)
+        fill_stats(e, stats, started);
+    return SHERD_OK;
+}

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The training loop: batch, step, report, evaluate, save, stop. All ranks run it side by side; rank 0 speaks.
+ */
+#include <string.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "ckpt/ckpt.h"
+#include "data/data.h"
+#include "runtime/config.h"
+#include "runtime/engine.h"
+#include "runtime/meter.h"
+
+struct run {
+    const struct sherd_train_desc *desc;
+    struct sherd_config config; /* a copy, with the batch derived and train.steps known */
+    struct sherd_model *model;
+    struct sherd_engine *engine;
+    struct tokens *train, *val;
+    struct feed feed, val_feed;
+    struct sherd_batch *micro; /* accum micro-batches, then evaluation batches, over `rows` */
+    int32_t *rows;
+    int n_eval;
+    struct meter meter;
+    char *extra; /* JSON kept in every checkpoint */
+    int rank, world;
+};
+
+static int open_tokens(struct run *r, struct tokens **out, const char *what, const struct sherd_texts *paths)
+{
+    struct tokens_desc d = { .what = what,
+        .paths = (const char *const *)paths->items,
+        .n_paths = paths->n,
+        .format = r->config.data.format,
+        .vocab = r->config.model.vocab };
+    return tokens_open(out, &d);
+}
+
+static int open_data(struct run *r)
+{
+    struct sherd_config *c = &r->config;
+    int64_t windows;
+    SHERD_TRY(open_tokens(r, &r->train, "data.train", &c->data.train));
+    SHERD_TRY(tokens_windows(r->train, c->batch.seq, &windows));
+    r->feed = (struct feed){ .tokens = r->train,
+        .sampler = { windows, (uint64_t)c->run.seed, c->data.shuffle },
+        .seq = c->batch.seq,
+        .total = c->train.steps ? 0 : c->train.epochs * windows,
+        .global = c->batch.global,
+        .micro = c->batch.micro,
+        .rank = r->rank,
+        .world = r->world };
+    SHERD_TRY(feed_check(&r->feed));
+    if (c->train.steps == 0)
+        c->train.steps = feed_steps(&r->feed);
+    SHERD_TRY(config_check_steps(c, c->train.steps));
+    if (c->data.val.n == 0 || c->train.eval_every == 0)
+        return SHERD_OK;
+    SHERD_TRY(open_tokens(r, &r->val, "data.val", &c->data.val));
+    r->val_feed = r->feed;
+    r->val_feed.tokens = r->val;
+    return tokens_windows(r->val, c->batch.seq, &r->val_feed.sampler.windows);
+}
+
+/* Windows that one evaluation reads over all ranks; 0 = all. */
+static int64_t eval_limit(const struct run *r)
+{
+    return r->config.train.eval_batches * r->config.batch.micro * r->world;
+}
+
+static int alloc_batches(struct run *r)
+{
+    int64_t accum = feed_accum(&r->feed), row = r->config.batch.micro * r->config.batch.seq;
+    r->n_eval = r->val ? (int)eval_count(&r->val_feed, eval_limit(r)) : 0;
+    int64_t n = MAX(accum, r->n_eval);
+    r->micro = mem_zalloc((size_t)n, sizeof(*r->micro));
+    r->rows = mem_zalloc((size_t)(2 * n * row), sizeof(*r->rows));
+    if (!r->micro || !r->rows)
+        return SHERD_ENOMEM;
+    for (int64_t i = 0; i < n; i++)
+        r->micro[i] =
+            (struct sherd_batch){ r->rows + 2 * i * row, r->rows + (2 * i + 1) * row, r->config.batch.micro };
+    return SHERD_OK;
+}
+
+/* {"config": "<the effective settings as YAML>"} */
+static int make_extra(struct run *r)
+{
+    char *yaml = NULL;
+    SHERD_TRY(sherd_config_print(&r->config, &yaml));
+    json_t *object = json_pack("{s:s}", "config", yaml);
+    int st = object ? json_print(&r->extra, object, 0)
+                    : SHERD_FAIL(SHERD_ENOMEM, "no memory for the run's settings");
+    json_decref(object);
+    if (st == SHERD_OK && r->rank == 0) {
+        char *path = mem_printf("%s/config.yaml", r->config.run.dir);
+        st = path ? file_write_atomic(path, yaml, strlen(yaml)) : SHERD_ENOMEM;
+        mem_free(path);
+    }
+    mem_free(yaml);
+    return st;
+}
+
+static void say_start(struct run *r)
+{
+    struct sherd_config *c = &r->config;
+    struct sherd_memory m;
+    uint64_t total = 0;
+    char a[32], b[32];
+    const struct plan *p = &r->engine->plan;
+    sherd_engine_memory(r->engine, &m);
+#define XX(name, text) total += m.name;
+    SHERD_REGIONS(XX)
+#undef XX
+    log_info("model %s: %s parameters, %s of them trained, %d layers in %d units", c->model.family,
+        text_commas(p->layout.params, a), text_commas(p->layout.trained, b), p->spec->n_layers,
+        p->spec->n_units);
+    log_info("%s (stage %d) over %d rank%s on %s; weights %s, masters f32, gradients on the wire %s",
+        p->stage->name, p->stage->number, r->world, r->world == 1 ? "" : "s",
+        sherd_device_name(r->desc->device), sherd_dtype_name(c->dtype.param),
+        sherd_dtype_name(c->dtype.reduce));
+    if (r->world == 1 && p->stage->number > 0)
+        log_info("a world of one: stage %d shards nothing, but all of it runs", p->stage->number);
+    log_info("memory of one rank: %s; see `sherd plan` for what it is", text_human_bytes((double)total, a));
+    log_info("batch: %lld sequences = %lld micro x %lld accum x %d ranks, of %lld tokens; %lld steps",
+        (long long)c->batch.global, (long long)c->batch.micro, (long long)feed_accum(&r->feed), r->world,
+        (long long)c->batch.seq, (long long)c->train.steps);
+}
+
+/* The newest complete checkpoint of the run folder, "" if there is none; rank 0 looks, so that all ranks take
+ * the same. A folder that holds one already is not started over. */
+static int find_checkpoint(struct run *r, char found[4096])
+{
+    char *path = NULL;
+    int st = SHERD_OK;
+    memset(found, 0, 4096);
+    if (r->rank == 0) {
+        st = sherd_ckpt_find(&path, r->config.run.dir);
+        if (st == SHERD_OK && strlen(path) >= 4096)
+            st = SHERD_FAIL(SHERD_EINVAL, "%s: the path is too long", path);
+        if (st == SHERD_OK && r->config.run.resume == SHERD_RESUME_NEVER)
+            st = SHERD_FAIL(SHERD_EEXISTS,
+                "%s exists already; --resume goes on from it, another run.dir starts a new run", path);
+        else if (st == SHERD_ENOTFOUND && r->config.run.resume != SHERD_RESUME_REQUIRED)
+            st = SHERD_OK;
+        else if (st == SHERD_OK)
+            strcpy(found, path);
+        mem_free(path);
+    }
+    SHERD_TRY(comm_agree(r->engine->comm, st));
+    return comm_host_broadcast(r->engine->comm, found, 4096, 0);
+}
+
+static int resume(struct run *r)
+{
+    char found[4096];
+    SHERD_TRY(find_checkpoint(r, found));
+    if (!found[0]) {
+        if (r->rank == 0 && r->config.run.resume == SHERD_RESUME_AUTO)
+            log_info("nothing to resume in %s: starting at step 1", r->config.run.dir);
+        return SHERD_OK;
+    }
+    SHERD_TRY(sherd_engine_load(r->engine, found));
+    if (r->rank == 0)
+        log_info("resumed from %s: step %lld, %lld samples seen", found, (long long)r->engine->step,
+            (long long)r->engine->samples_seen);
+    return SHERD_OK;
+}
+
+static int save(struct run *r)
+{
+    SHERD_TRY(sherd_engine_save(r->engine, r->config.run.dir, r->extra));
+    int st = r->rank == 0 ? ckpt_rotate(r->config.run.dir, r->config.save.keep) : SHERD_OK;
+    meter_mark(&r->meter);
+    return comm_agree(r->engine->comm, st);
+}
+
+static int evaluate(struct run *r)
+{
+    double loss = 0;
+    int64_t tokens = 0;
+    int st = SHERD_OK;
+    for (int k = 0; k < r->n_eval && st == SHERD_OK; k++)
+        st = eval_fill(&r->val_feed, eval_limit(r), k,
+            r->rows + 2 * k * r->config.batch.micro * r->config.batch.seq,
+            r->rows + (2 * k + 1) * r->config.batch.micro * r->config.batch.seq, &r->micro[k].batch);
+    SHERD_TRY(comm_agree(r->engine->comm, st));
+    st = sherd_engine_eval(r->engine, r->micro, r->n_eval, &loss, &tokens);
+    for (int k = 0; k < r->n_eval; k++)
+        r->micro[k].batch = r->config.batch.micro;
+    if (st == SHERD_OK && r->rank == 0) {
+        log_info("step %lld | validation loss %.4f over %lld tokens", (long long)r->engine->step, loss,
+            (long long)tokens);
+        st = meter_eval(&r->meter, r->engine->step, loss, tokens);
+    }
+    meter_mark(&r->meter);
+    return st;
+}
+
+static int report(struct run *r, const struct sherd_step_stats *stats)
+{
+    struct text line = { 0 };
+    if (r->rank != 0)
+        return SHERD_OK;
+    int st = meter_step(&r->meter, stats, &line);
+    if (r->desc->progress && line.data)
+        r->desc->progress(r->desc->ctx, line.data);
+    if (stats->step % r->config.log.every == 0 || stats->step == 1 || stats->step == r->config.train.steps) {
+        log_info("%s", line.data ? line.data : "no memory for the progress line");
+        meter_mark(&r->meter);
+    }
+    text_finish(&line);
+    return st;
+}
+
+/* One optimizer step. A rank whose data cannot be read takes everybody with it, by name. */
+static int one_step(struct run *r)
+{
+    struct sherd_step_stats stats;
+    int64_t accum = feed_accum(&r->feed), cursor = r->engine->samples_seen;
+    for (int64_t m = 0; m < accum; m++) {
+        int st = feed_fill(&r->feed, cursor, m, r->rows + 2 * m * r->feed.micro * r->feed.seq,
+            r->rows + (2 * m + 1) * r->feed.micro * r->feed.seq);
+        if (st != SHERD_OK)
+            return step_give_up(r->engine, st);
+    }
+    r->engine->flag = r->desc->stop && r->desc->stop(r->desc->ctx);
+    SHERD_TRY(sherd_engine_step(r->engine, r->micro, (int)accum, &stats));
+    return report(r, &stats);
+}
+
+static int due(int64_t step, int64_t every)
+{
+    return every > 0 && step % every == 0;
+}
+
+static int loop(struct run *r)
+{
+    struct sherd_engine *e = r->engine;
+    while (e->step < r->config.train.steps) {
+        SHERD_TRY(one_step(r));
+        int stop = e->host_scalars[SCALAR_FLAG] > 0;
+        if (r->val && (due(e->step, r->config.train.eval_every) || e->step == r->config.train.steps) && !stop)
+            SHERD_TRY(evaluate(r));
+        if (due(e->step, r->config.save.every) || stop || e->step == r->config.train.steps)
+            SHERD_TRY(save(r));
+        if (stop)
+            return SHERD_FAIL(SHERD_ESTOPPED,
+                "stopped on request after step %lld; saved, `--resume` goes on from there",
+                (long long)e->step);
+    }
+    return SHERD_OK;
+}
+
+/* What every rank can do alone; the others learn of a failure at comm_agree. */
+static int prepare(struct run *r)
+{
+    SHERD_TRY(config_copy(&r->config, r->desc->config));
+    SHERD_TRY(config_check_train(&r->config));
+    SHERD_TRY(config_derive_batch(&r->config, r->world));
+    SHERD_TRY(sherd_config_model(&r->model, &r->config));
+    SHERD_TRY(open_data(r));
+    if (r->rank == 0)
+        SHERD_TRY(file_mkdirs(r->config.run.dir));
+    return alloc_batches(r);
+}
+
+int sherd_train(const struct sherd_train_desc *desc)
+{
+    struct run r = { .desc = desc,
+        .config = *desc->config,
+        .rank = desc->comm ? sherd_comm_rank(desc->comm) : 0,
+        .world = desc->comm ? sherd_comm_size(desc->comm) : 1,
+        .meter = { .jsonl = -1 } };
+    int st = prepare(&r);
+    if (desc->comm)
+        st = comm_agree(desc->comm, st);
+    if (st != SHERD_OK)
+        goto out;
+    SHERD_TRY_OUT(sherd_engine_create(
+        &r.engine, &(struct sherd_engine_desc){
+                       .config = &r.config, .model = r.model, .device = desc->device, .comm = desc->comm }));
+    st = make_extra(&r);
+    if (st == SHERD_OK && r.rank == 0)
+        st = meter_init(&r.meter, r.config.train.steps, r.config.run.dir, r.config.log.jsonl);
+    SHERD_TRY_OUT(comm_agree(r.engine->comm, st));
+    if (r.rank == 0)
+        say_start(&r);
+    SHERD_TRY_OUT(resume(&r));
+    if (r.rank == 0 && r.engine->step >= r.config.train.steps)
+        log_info("step %lld of %lld is reached already: nothing to do", (long long)r.engine->step,
+            (long long)r.config.train.steps);
+    meter_mark(&r.meter);
+    st = loop(&r);
+out:
+    meter_finish(&r.meter);
+    sherd_engine_destroy(r.engine);
+    sherd_model_destroy(r.model);
+    tokens_close(r.train);
+    tokens_close(r.val);
+    mem_free(r.micro);
+    mem_free(r.rows);
+    mem_free(r.extra);
+    sherd_config_free(&r.config);
+    return st;
+}

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The three movements between the forms of state, and the only callers of collectives on tensors:
+ *   gather   sharded -> whole, into a slot, before a layer that needs the unit   (all-gather)
+ *   reduce   partial -> sharded, or whole in stage 0, after the last backward    (reduce-scatter, all-reduce)
+ *   publish  sharded -> whole, in place, after the update                        (all-gather)
+ * Each runs on a side queue; events order it against the compute queue and against the buffer's last user.
+ * Only sums travel: the weight of the step was applied at the loss.
+ */
+#ifndef SHERD_SHARD_MOVE_H
+#define SHERD_SHARD_MOVE_H
+
+#include "comm/ops.h"
+#include "shard/store.h"
+
+/* The queues and communicators of a rank. Without overlap all three queues are the same. */
+struct shard_mover {
+    struct shard_store *store;
+    struct sherd_queue *compute, *gather, *reduce;
+    struct sherd_comm *gather_comm, *reduce_comm;
+    int poison; /* fill released buffers with NaN, so that a use too late or too early shows */
+};
+
+int move_gather(struct shard_mover *m, int unit, int slot);
+/* The compute queue waits until the unit is whole. */
+int move_await(struct shard_mover *m, int unit);
+/* The compute queue is done with the unit's slot. */
+int move_release(struct shard_mover *m, int unit);
+/* Takes a partial slot (or the partial at rest) and zeroes it on the compute queue. */
+int move_zero(struct shard_mover *m, int unit, int partial_slot);
+/* `first`: the gradient at rest is overwritten (first micro-batch), else added to. */
+int move_reduce(struct shard_mover *m, int unit, int first);
+/* The compute queue waits until the unit's gradient at rest is complete. */
+int move_await_grad(struct shard_mover *m, int unit);
+/* Marks the unit's parameters at rest as new. */
+int move_updated(struct shard_mover *m, int unit);
+int move_publish(struct shard_mover *m, int unit);
+
+#endif

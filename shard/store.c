@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * One rank's storage: see shard/store.h.
+ */
+#include "shard/store.h"
+
+#include <assert.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+#include "base/text.h"
+
+enum { PARAM, MASTER, STATE, GRAD, SLOT, PARTIAL };
+
+static int64_t first_of(
+    const struct shard_store *s, int unit, enum shard_segment segment, enum shard_form form)
+{
+    return form == SHARD_SHARDED ? layout_slice(s->desc.layout, unit, segment) * s->rank : 0;
+}
+
+static int64_t elems_of(
+    const struct shard_store *s, int unit, enum shard_segment segment, enum shard_form form)
+{
+    return form == SHARD_SHARDED ? layout_slice(s->desc.layout, unit, segment)
+                                 : s->desc.layout->units[unit].elems[segment];
+}
+
+int64_t store_param_first(const struct shard_store *s, int unit, enum shard_segment segment)
+{
+    return first_of(s, unit, segment, s->desc.stage->param);
+}
+
+int64_t store_param_elems(const struct shard_store *s, int unit, enum shard_segment segment)
+{
+    return elems_of(s, unit, segment, s->desc.stage->param);
+}
+
+int64_t store_state_first(const struct shard_store *s, int unit)
+{
+    return first_of(s, unit, SHARD_TRAINED, s->desc.stage->state);
+}
+
+int64_t store_state_elems(const struct shard_store *s, int unit)
+{
+    return elems_of(s, unit, SHARD_TRAINED, s->desc.stage->state);
+}
+
+/* Takes the next bytes of a region. */
+static void *cut(struct shard_store *s, uint64_t used[6], int region, uint64_t bytes)
+{
+    if (bytes == 0)
+        return NULL;
+    void *p = (char *)s->region[region] + used[region];
+    used[region] += bytes;
+    return p;
+}
+
+static void cut_unit(struct shard_store *s, uint64_t used[6], int u)
+{
+    struct shard_unit *unit = &s->units[u];
+    const struct memory_desc *d = &s->desc;
+    uint64_t p = sherd_dtype_bytes(d->param), g = sherd_dtype_bytes(d->reduce);
+    uint64_t state_bytes = 4 * (uint64_t)store_state_elems(s, u);
+    for (int seg = 0; seg < SHARD_SEGMENTS; seg++)
+        unit->param[seg] =
+            cut(s, used, PARAM, p * (uint64_t)store_param_elems(s, u, (enum shard_segment)seg));
+    if (d->param != SHERD_F32)
+        unit->master = cut(s, used, MASTER, state_bytes);
+    else if (state_bytes)
+        unit->master = (float *)unit->param[SHARD_TRAINED] + store_state_first(s, u) -
+                       store_param_first(s, u, SHARD_TRAINED);
+    for (int i = 0; i < d->n_states; i++)
+        unit->state[i] = cut(s, used, STATE, state_bytes);
+    if (d->stage->grad == SHARD_SHARDED) {
+        unit->grad = cut(s, used, GRAD, state_bytes);
+    } else if (state_bytes) {
+        unit->partial = cut(s, used, PARTIAL, g * (uint64_t)unit->layout->elems[SHARD_TRAINED]);
+        unit->grad = (char *)unit->partial + g * (uint64_t)store_state_first(s, u);
+    }
+}
+
+static int no_memory(
+    const struct memory_desc *d, const struct sherd_memory *m, struct sherd_device *dev, int st)
+{
+    struct text t = { 0 };
+    char a[32];
+    text_add(
+        &t, "stage %d at world %d needs on %s:", d->stage->number, d->layout->world, sherd_device_name(dev));
+#define XX(name, what)                                                                                       \
+    if (m->name)                                                                                             \
+        text_add(&t, " %s %s,", what, text_human_bytes((double)m->name, a));
+    SHERD_REGIONS(XX)
+#undef XX
+    text_add(&t, " and activations; a higher shard.stage or more ranks need less");
+    st = status_context(st, "%s", t.data ? t.data : "state memory");
+    text_finish(&t);
+    return st;
+}
+
+static int alloc_regions(struct shard_store *s)
+{
+    struct sherd_memory m = { 0 };
+    memory_state(&m, &s->desc);
+    const uint64_t bytes[6] = { m.param, m.master, m.state, m.grad, m.slot, m.partial };
+    struct sherd_queue *queue = NULL;
+    int st = sherd_queue_create(&queue, s->dev, SHERD_QUEUE_COMPUTE);
+    for (int i = 0; i < 6 && st == SHERD_OK; i++) {
+        if (bytes[i] == 0)
+            continue;
+        st = sherd_device_alloc(s->dev, &s->region[i], bytes[i]);
+        if (st == SHERD_ENOMEM)
+            st = no_memory(&s->desc, &m, s->dev, st);
+        if (st == SHERD_OK)
+            st = sherd_fill(queue, &(struct sherd_fill){ .dst = s->region[i], .bytes = bytes[i] });
+    }
+    if (st == SHERD_OK)
+        st = sherd_queue_sync(queue);
+    sherd_queue_destroy(queue);
+    return st;
+}
+
+static int init_slots(struct shard_store *s, struct shard_slot **out, int n, const int64_t *elems,
+    uint64_t size, uint64_t used[6], int region)
+{
+    *out = mem_zalloc((size_t)n, sizeof(**out));
+    if (!*out)
+        return SHERD_ENOMEM;
+    for (int i = 0; i < n; i++) {
+        (*out)[i].data = cut(s, used, region, size * (uint64_t)elems[i]);
+        SHERD_TRY(sherd_event_create(&(*out)[i].ready, s->dev));
+        SHERD_TRY(sherd_event_create(&(*out)[i].released, s->dev));
+    }
+    return SHERD_OK;
+}
+
+int store_init(struct shard_store *s, const struct memory_desc *desc, int rank, struct sherd_device *dev)
+{
+    assert(desc->n_states <= STORE_MAX_STATES);
+    *s = (struct shard_store){ .desc = *desc, .rank = rank, .dev = dev };
+    s->grad_type = desc->stage->grad == SHARD_SHARDED ? SHERD_F32 : desc->reduce;
+    const struct shard_program *program = desc->program;
+    uint64_t used[6] = { 0 };
+    int st = SHERD_OK;
+    s->units = mem_zalloc((size_t)desc->layout->n_units, sizeof(*s->units));
+    if (!s->units)
+        return SHERD_ENOMEM;
+    SHERD_TRY_OUT(alloc_regions(s));
+    for (int u = 0; u < desc->layout->n_units; u++) {
+        struct shard_unit *unit = &s->units[u];
+        unit->layout = &desc->layout->units[u];
+        unit->slot = unit->partial_slot = -1;
+        cut_unit(s, used, u);
+        SHERD_TRY_OUT(sherd_event_create(&unit->full, dev));
+        SHERD_TRY_OUT(sherd_event_create(&unit->reduced, dev));
+        SHERD_TRY_OUT(sherd_event_create(&unit->updated, dev));
+        SHERD_TRY_OUT(sherd_event_create(&unit->published, dev));
+    }
+    SHERD_TRY_OUT(init_slots(
+        s, &s->slots, program->n_slots, program->slot_elems, sherd_dtype_bytes(desc->param), used, SLOT));
+    SHERD_TRY_OUT(init_slots(s, &s->partials, program->n_partials, program->partial_elems,
+        sherd_dtype_bytes(desc->reduce), used, PARTIAL));
+out:
+    if (st != SHERD_OK)
+        store_finish(s);
+    return st;
+}
+
+static void finish_slots(struct shard_slot *slots, int n)
+{
+    for (int i = 0; slots && i < n; i++) {
+        sherd_event_destroy(slots[i].ready);
+        sherd_event_destroy(slots[i].released);
+    }
+    mem_free(slots);
+}
+
+void store_finish(struct shard_store *s)
+{
+    if (!s || !s->units)
+        return;
+    for (int u = 0; u < s->desc.layout->n_units; u++) {
+        sherd_event_destroy(s->units[u].full);
+        sherd_event_destroy(s->units[u].reduced);
+        sherd_event_destroy(s->units[u].updated);
+        sherd_event_destroy(s->units[u].published);
+    }
+    finish_slots(s->slots, s->desc.program->n_slots);
+    finish_slots(s->partials, s->desc.program->n_partials);
+    for (int i = 0; i < 6; i++)
+        sherd_device_free(s->dev, s->region[i]);
+    mem_free(s->units);
+    *s = (struct shard_store){ 0 };
+}
+
+void *store_whole(const struct shard_store *s, int unit, enum shard_segment segment)
+{
+    const struct shard_unit *u = &s->units[unit];
+    if (s->desc.stage->param != SHARD_SHARDED)
+        return u->param[segment];
+    assert(u->slot >= 0);
+    int64_t before = segment == SHARD_FROZEN ? u->layout->elems[SHARD_TRAINED] : 0;
+    return (char *)s->slots[u->slot].data + sherd_dtype_bytes(s->desc.param) * (size_t)before;
+}
+
+void *store_partial(const struct shard_store *s, int unit)
+{
+    const struct shard_unit *u = &s->units[unit];
+    if (u->partial)
+        return u->partial;
+    assert(u->partial_slot >= 0);
+    return s->partials[u->partial_slot].data;
+}
+
+/* The own slice within a buffer that starts at element `first` of the segment. */
+static struct shard_view view_of(const struct shard_store *s, const char *what, int unit,
+    enum shard_segment seg, void *data, int64_t first, enum sherd_dtype type)
+{
+    int64_t slice = layout_slice(s->desc.layout, unit, seg), own = slice * s->rank;
+    return (struct shard_view){ what, unit, seg, type,
+        (char *)data + sherd_dtype_bytes(type) * (size_t)(own - first), own, slice };
+}
+
+int store_views(const struct shard_store *s, const char *const *state_names, struct shard_view *out, int cap)
+{
+    int n = 0;
+    for (int u = 0; u < s->desc.layout->n_units; u++) {
+        const struct shard_unit *unit = &s->units[u];
+        struct shard_view v[2 + STORE_MAX_STATES];
+        int k = 0;
+        if (unit->layout->elems[SHARD_TRAINED]) {
+            int64_t first = store_state_first(s, u);
+            v[k++] = view_of(s, "weight", u, SHARD_TRAINED, unit->master, first, SHERD_F32);
+            for (int i = 0; i < s->desc.n_states; i++)
+                v[k++] = view_of(s, state_names[i], u, SHARD_TRAINED, unit->state[i], first, SHERD_F32);
+        }
+        if (unit->layout->elems[SHARD_FROZEN])
+            v[k++] = view_of(s, "weight", u, SHARD_FROZEN, unit->param[SHARD_FROZEN],
+                store_param_first(s, u, SHARD_FROZEN), s->desc.param);
+        for (int i = 0; i < k; i++, n++)
+            if (n < cap)
+                out[n] = v[i];
+    }
+    return n;
+}

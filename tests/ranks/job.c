@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Running a small job: see job.h.
+ */
+#include "tests/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/rng.h"
+#include "device/cpu/cpu.h"
+#include "model/model.h"
+#include "runtime/engine.h"
+#include "tests/ranks/job.h"
+#include "tests/t.h"
+
+struct job job_default(void)
+{
+    return (struct job){ .model = { .family = "gpt2",
+                             .vocab = 101,
+                             .width = 24,
+                             .layers = 2,
+                             .heads = 3,
+                             .context = 16,
+                             .tied = 1 },
+        .stage = 0,
+        .prefetch = 1,
+        .world = 1,
+        .overlap = 1,
+        .micro = 2,
+        .accum = 1,
+        .seq = 8,
+        .steps = 3,
+        .param = SHERD_F32,
+        .reduce = SHERD_F32,
+        .optim = "adamw",
+        .lr = 1e-2,
+        .clip = 1.0,
+        .weight_decay = 0.1 };
+}
+
+void job_row(int64_t step, int64_t j, int64_t seq, int64_t vocab, int32_t *tokens, int32_t *targets)
+{
+    for (int64_t t = 0; t <= seq; t++) {
+        uint32_t r[4];
+        rng_block(r, 11, (uint64_t)step, (uint64_t)(j * (seq + 1) + t));
+        /* a skewed stream, so that there is something to learn */
+        int32_t token = (int32_t)((r[0] % (uint32_t)vocab) * (r[1] % (uint32_t)vocab) / (uint32_t)vocab);
+        if (t < seq)
+            tokens[t] = token;
+        if (t > 0)
+            targets[t - 1] = r[2] % 8 ? token : -1;
+    }
+}
+
+static int make_config(const struct job *job, struct sherd_config *c)
+{
+    int st = sherd_config_default(c);
+    if (st != SHERD_OK)
+        return st;
+    c->run.seed = 5;
+    c->shard.stage = job->stage;
+    c->shard.prefetch = job->prefetch;
+    c->shard.overlap = job->overlap;
+    c->shard.poison = job->poison;
+    c->dtype.param = job->param;
+    c->dtype.reduce = job->reduce;
+    c->batch.micro = job->micro;
+    c->batch.accum = job->accum;
+    c->batch.global = job->micro * job->accum * job->world;
+    c->batch.seq = job->seq;
+    c->optim.lr = job->lr;
+    c->optim.clip = job->clip;
+    c->optim.weight_decay = job->weight_decay;
+    c->optim.name = job->optim; /* outlives the config, which owns only texts it has read */
+    c->schedule.kind = SHERD_LR_COSINE;
+    c->schedule.warmup = 2;
+    c->train.steps = JOB_MAX_STEPS;
+    return SHERD_OK;
+}
+
+/* The rank's micro-batches of one step of the common stream. */
+static void fill(const struct job *job, int rank, int64_t step, struct sherd_batch *micro, int32_t *rows)
+{
+    int64_t total = job->micro * job->accum * job->world, limit = job->rows ? job->rows : total;
+    for (int64_t m = 0; m < job->accum; m++) {
+        int32_t *tokens = rows + 2 * m * job->micro * job->seq, *targets = tokens + job->micro * job->seq;
+        micro[m] = (struct sherd_batch){ tokens, targets, 0 };
+        for (int64_t i = 0; i < job->micro; i++) {
+            int64_t j = (m * job->world + rank) * job->micro + i;
+            if (j >= limit)
+                break;
+            job_row(step, j, job->seq, job->model.vocab, tokens + i * job->seq, targets + i * job->seq);
+            micro[m].batch++;
+        }
+    }
+}
+
+/* All tensors (or gradients) of the model, one after another. Collective; rank 0 keeps them. */
+static int collect(struct sherd_engine *e, const char *what, float **out, int64_t *n)
+{
+    const struct shard_layout *layout = &e->plan.layout;
+    float *all = malloc((size_t)layout->params * sizeof(float));
+    int64_t at = 0;
+    int st = SHERD_OK;
+    for (int t = 0; t < layout->n_tensors && st == SHERD_OK; t++) {
+        if (!strcmp(what, "grad") && layout->tensors[t].segment == SHARD_FROZEN)
+            continue;
+        st = sherd_engine_tensor(e, what, layout->tensors[t].name, all + at, layout->tensors[t].elems);
+        at += layout->tensors[t].elems;
+    }
+    if (e->store.rank == 0) {
+        *out = all;
+        *n = at;
+    } else {
+        free(all);
+    }
+    return st;
+}
+
+static int run_steps(struct job *job, int rank, struct sherd_engine *e)
+{
+    struct sherd_batch micro[16];
+    int32_t *rows = malloc((size_t)(2 * job->accum * job->micro * job->seq) * sizeof(*rows));
+    struct sherd_comm_counters before, gather_before;
+    int st = SHERD_OK;
+    uint64_t allocs = 0;
+    sherd_comm_read(e->comm, &gather_before);
+    sherd_comm_read(e->reduce_comm, &before);
+    for (int s = 0; s < job->steps && st == SHERD_OK; s++) {
+        struct sherd_step_stats stats;
+        fill(job, rank, e->step, micro, rows);
+        if (s == 1)
+            allocs = mem_count();
+        st = sherd_engine_step(e, micro, (int)job->accum, &stats);
+        if (rank == 0 && st == SHERD_OK)
+            job->stats[stats.step - 1] = stats;
+    }
+    if (rank == 0) {
+        struct sherd_comm_counters a, b;
+        sherd_comm_read(e->comm, &a);
+        sherd_comm_read(e->reduce_comm, &b);
+        for (int i = 0; i < SHERD_COLLECTIVES; i++) {
+            job->sent.calls[i] = a.calls[i] - gather_before.calls[i] + b.calls[i] - before.calls[i];
+            job->sent.bytes[i] = a.bytes[i] - gather_before.bytes[i] + b.bytes[i] - before.bytes[i];
+        }
+        job->step_allocs = job->steps > 1 ? mem_count() - allocs : 0;
+        sherd_engine_memory(e, &job->memory);
+    }
+    free(rows);
+    return st;
+}
+
+static int run_rank(struct job *job, int rank, struct sherd_comm *comm, struct sherd_device *dev)
+{
+    struct sherd_config config;
+    struct sherd_model *model = NULL;
+    struct sherd_engine *engine = NULL;
+    struct sherd_device_counters before, after;
+    int st = make_config(job, &config);
+    sherd_device_read(dev, &before);
+    if (st == SHERD_OK)
+        st = sherd_model_build(&model, &job->model);
+    if (st == SHERD_OK && job->freeze)
+        st = model_freeze(model, job->freeze);
+    if (st == SHERD_OK)
+        st = sherd_engine_create(&engine, &(struct sherd_engine_desc){ &config, model, dev, comm });
+    sherd_device_read(dev, &after);
+    if (rank == 0)
+        job->engine_bytes = after.bytes - before.bytes;
+    if (st == SHERD_OK && job->load)
+        st = sherd_engine_load(engine, job->load);
+    if (st == SHERD_OK)
+        st = run_steps(job, rank, engine);
+    if (st == SHERD_OK && job->save)
+        st = sherd_engine_save(engine, job->save, NULL);
+    if (st == SHERD_OK)
+        st = collect(engine, "weight", &job->weights, &job->n_weights);
+    if (st == SHERD_OK && job->steps > 0)
+        st = collect(engine, "grad", &job->grads, &job->n_grads);
+    job->status[rank] = st;
+    if (st != SHERD_OK)
+        snprintf(job->error[rank], sizeof(job->error[rank]), "%s", sherd_error());
+    sherd_engine_destroy(engine);
+    sherd_model_destroy(model);
+    sherd_config_free(&config);
+    return st;
+}
+
+static void rank_main(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    struct job *job = ctx;
+    if (job->delay_us)
+        cpu_test_delay(dev, job->delay_us);
+    run_rank(job, rank, comm, dev);
+}
+
+void job_run(struct job *job)
+{
+    job_free(job);
+    t_ranks(job->world, T_THREADS | (job->overlap ? T_ASYNC : 0), rank_main, job);
+}
+
+void job_pass(struct job *job)
+{
+    job_run(job);
+    for (int r = 0; r < job->world; r++)
+        if (job->status[r] != SHERD_OK)
+            fail_msg("stage %d world %d rank %d: %s: %s", job->stage, job->world, r,
+                sherd_status_name(job->status[r]), job->error[r]);
+}
+
+void job_free(struct job *job)
+{
+    free(job->weights);
+    free(job->grads);
+    job->weights = job->grads = NULL;
+}
+
+void job_same_bits(const struct job *a, const struct job *b)
+{
+    assert_int_equal(a->n_weights, b->n_weights);
+    for (int s = 0; s < a->steps; s++) {
+        if (memcmp(&a->stats[s].loss, &b->stats[s].loss, sizeof(double)) ||
+            memcmp(&a->stats[s].grad_norm, &b->stats[s].grad_norm, sizeof(double)))
+            fail_msg(
+                "step %d: stage %d world %d has loss %.17g norm %.17g; stage %d world %d has %.17g %.17g",
+                s + 1, a->stage, a->world, a->stats[s].loss, a->stats[s].grad_norm, b->stage, b->world,
+                b->stats[s].loss, b->stats[s].grad_norm);
+        assert_int_equal(a->stats[s].tokens, b->stats[s].tokens);
+    }
+    for (int64_t i = 0; i < a->n_weights; i++)
+        if (memcmp(&a->weights[i], &b->weights[i], sizeof(float)))
+            fail_msg("weight %lld: stage %d world %d has %.9g, stage %d world %d has %.9g", (long long)i,
+                a->stage, a->world, (double)a->weights[i], b->stage, b->world, (double)b->weights[i]);
+}
+
+static double distance(const float *a, const float *b, int64_t n)
+{
+    double d = 0, r = 0;
+    for (int64_t i = 0; i < n; i++) {
+        d += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        r += (double)b[i] * b[i];
+    }
+    return sqrt(d / r);
+}
+
+void job_close(const struct job *a, const struct job *b, double bound)
+{
+    assert_int_equal(a->n_weights, b->n_weights);
+    for (int s = 0; s < a->steps; s++)
+        if (!(fabs(a->stats[s].loss - b->stats[s].loss) <= bound * fabs(b->stats[s].loss)) ||
+            !(fabs(a->stats[s].grad_norm - b->stats[s].grad_norm) <= bound * fabs(b->stats[s].grad_norm)))
+            fail_msg("step %d: stage %d world %d has loss %.9g norm %.9g; stage %d world %d has %.9g %.9g",
+                s + 1, a->stage, a->world, a->stats[s].loss, a->stats[s].grad_norm, b->stage, b->world,
+                b->stats[s].loss, b->stats[s].grad_norm);
+    double d = distance(a->weights, b->weights, a->n_weights);
+    if (!(d <= bound))
+        fail_msg("weights of stage %d world %d and stage %d world %d are %.3g apart", a->stage, a->world,
+            b->stage, b->world, d);
+}

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Every stage, world and split of a job does the same: bit for bit where the order of sums is fixed, closely
+ * where it is not.
+ */
+#include "tests/check.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "tests/ranks/job.h"
+
+static const int worlds[] = { 1, 2, 3, 4, 7, 8 };
+#define N_WORLDS (int)(sizeof(worlds) / sizeof(worlds[0]))
+
+/* Runs `base` at stages 0 to 3: without accumulation all give the same bits; with it 0 = 1 and 2 = 3. */
+static void compare_stages(struct job base, double bound)
+{
+    struct job at[4];
+    for (int s = 0; s < 4; s++) {
+        at[s] = base;
+        at[s].stage = s;
+        job_pass(&at[s]);
+    }
+    job_same_bits(&at[1], &at[0]);
+    job_same_bits(&at[3], &at[2]);
+    if (base.accum == 1)
+        job_same_bits(&at[2], &at[0]);
+    else
+        job_close(&at[2], &at[0], bound);
+    for (int s = 0; s < 4; s++)
+        job_free(&at[s]);
+}
+
+static void stages_agree_bitwise_at_every_world(void **state)
+{
+    (void)state;
+    for (int w = 0; w < N_WORLDS; w++) {
+        struct job j = job_default();
+        j.world = worlds[w];
+        j.steps = worlds[w] <= 4 ? 20 : 6;
+        compare_stages(j, 0);
+    }
+}
+
+static void stages_agree_under_accumulation(void **state)
+{
+    (void)state;
+    for (int w = 0; w < N_WORLDS; w++) {
+        struct job j = job_default();
+        j.world = worlds[w];
+        j.micro = 1;
+        j.accum = 3;
+        j.steps = 5;
+        compare_stages(j, 2e-5);
+    }
+}
+
+static void stages_agree_in_bf16(void **state)
+{
+    (void)state;
+    for (int w = 1; w <= 3; w++) {
+        struct job j = job_default();
+        j.world = w;
+        j.param = SHERD_BF16;
+        compare_stages(j, 0);
+        j.reduce = SHERD_BF16;
+        compare_stages(j, 0);
+    }
+}
+
+static void stages_agree_for_llama_and_sgd(void **state)
+{
+    (void)state;
+    struct job j = job_default();
+    j.model = (struct sherd_model_config){ .family = "llama",
+        .vocab = 101,
+        .width = 24,
+        .layers = 3,
+        .heads = 4,
+        .kv_heads = 2,
+        .head_dim = 6,
+        .mlp_width = 40,
+        .context = 16 };
+    j.world = 3;
+    j.steps = 5;
+    compare_stages(j, 0);
+    j.optim = "sgd";
+    j.lr = 0.1;
+    compare_stages(j, 0);
+}
+
+static void worlds_agree_closely(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        struct job one = job_default();
+        one.micro = 24;
+        one.steps = 4;
+        one.stage = stage;
+        job_pass(&one);
+        for (int w = 1; w < N_WORLDS; w++) {
+            struct job j = one;
+            j.weights = j.grads = NULL;
+            j.world = worlds[w];
+            j.micro = (24 + j.world - 1) / j.world;
+            j.rows =
+                24; /* worlds that do not divide 24 leave rows empty: the weighting is exact all the same */
+            job_pass(&j);
+            job_close(&j, &one, 2e-5);
+            job_free(&j);
+        }
+        job_free(&one);
+    }
+}
+
+/* One global batch of 24 cut in five ways. */
+static void splits_agree_closely(void **state)
+{
+    (void)state;
+    static const int cut[][3] = { { 24, 1, 1 }, { 6, 1, 4 }, { 2, 3, 4 }, { 1, 6, 4 }, { 3, 8, 1 } };
+    for (int stage = 0; stage <= 3; stage++) {
+        struct job first = job_default();
+        for (size_t i = 0; i < sizeof(cut) / sizeof(cut[0]); i++) {
+            struct job j = job_default();
+            j.stage = stage;
+            j.steps = 4;
+            j.micro = cut[i][0];
+            j.accum = cut[i][1];
+            j.world = cut[i][2];
+            job_pass(&j);
+            if (i == 0) {
+                first = j;
+                continue;
+            }
+            job_close(&j, &first, 2e-5);
+            job_free(&j);
+        }
+        job_free(&first);
+    }
+}
+
+static void batches_that_do_not_divide(void **state)
+{
+    (void)state;
+    struct job one = job_default();
+    one.micro = 37;
+    one.steps = 2;
+    job_pass(&one);
+    for (int stage = 0; stage <= 3; stage++) {
+        struct job j = job_default();
+        j.stage = stage;
+        j.world = 4;
+        j.micro = 12; /* 48 places for 37 rows: the last rank has one row */
+        j.rows = 37;
+        j.steps = 2;
+        job_pass(&j);
+        assert_int_equal(j.stats[0].tokens, one.stats[0].tokens);
+        job_close(&j, &one, 2e-5);
+        job_free(&j);
+        j.rows = 12; /* ranks 1 to 3 have nothing at all */
+        job_pass(&j);
+        assert_true(isfinite(j.stats[1].loss));
+        job_free(&j);
+    }
+    job_free(&one);
+}
+
+static void clipping_is_global(void **state)
+{
+    (void)state;
+    struct job one = job_default();
+    one.micro = 24;
+    one.clip = 0.01;
+    one.optim = "sgd"; /* Adam would hide a wrong factor */
+    one.lr = 1;
+    job_pass(&one);
+    assert_true(one.stats[0].grad_norm > 0.1);
+    for (int w = 1; w < N_WORLDS; w++)
+        for (int stage = 0; stage <= 3; stage++) {
+            struct job j = one;
+            j.weights = j.grads = NULL;
+            j.world = worlds[w];
+            j.stage = stage;
+            j.micro = (24 + j.world - 1) / j.world;
+            j.rows = 24;
+            job_pass(&j);
+            job_close(&j, &one, 2e-5);
+            job_free(&j);
+        }
+    job_free(&one);
+}
+
+static void overlap_prefetch_poison_and_delay_change_nothing(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        struct job plain = job_default();
+        plain.stage = stage;
+        plain.world = 2;
+        plain.accum = 2;
+        plain.steps = 4;
+        plain.overlap = 0;
+        job_pass(&plain);
+        for (int prefetch = 0; prefetch <= 3; prefetch++)
+            for (int delay = 0; delay <= 300; delay += 300) {
+                struct job j = plain;
+                j.weights = j.grads = NULL;
+                j.overlap = 1;
+                j.poison = 1;
+                j.prefetch = prefetch;
+                j.delay_us = delay;
+                job_pass(&j);
+                job_same_bits(&j, &plain);
+                job_free(&j);
+            }
+        job_free(&plain);
+    }
+}
+
+static void every_row_of_a_tied_table_learns(void **state)
+{
+    (void)state;
+    for (int w = 0; w < N_WORLDS; w++)
+        for (int stage = 0; stage <= 3; stage++) {
+            struct job before = job_default(), after;
+            before.world = worlds[w];
+            before.stage = stage;
+            before.steps = 0;
+            after = before;
+            after.steps = 1;
+            job_pass(&before);
+            job_pass(&after);
+            for (int row = 0; row < 101; row++) /* wte comes first, 101 rows of 24 */
+                assert_memory_not_equal(
+                    before.weights + 24 * row, after.weights + 24 * row, 24 * sizeof(float));
+            job_free(&before);
+            job_free(&after);
+        }
+}
+
+static void frozen_tensors_stay_and_the_rest_agrees(void **state)
+{
+    (void)state;
+    static const char *const patterns[] = { "transformer.wte.weight", "transformer.h.*", "*.weight" };
+    for (size_t p = 0; p < sizeof(patterns) / sizeof(patterns[0]); p++) {
+        struct job start = job_default(), first = start;
+        start.freeze = patterns[p];
+        start.steps = 0;
+        job_pass(&start);
+        for (int stage = 0; stage <= 3; stage++) {
+            struct job j = job_default();
+            j.freeze = patterns[p];
+            j.stage = stage;
+            j.world = 3;
+            j.poison = 1;
+            job_pass(&j);
+            assert_true(j.n_grads < j.n_weights);
+            if (p ==
+                0) /* frozen tensors come last in their unit: the table follows the trained rest of root */
+                assert_memory_not_equal(j.weights, start.weights, 24 * sizeof(float));
+            if (stage == 0)
+                first = j;
+            else {
+                job_same_bits(&j, &first);
+                job_free(&j);
+            }
+        }
+        int64_t moved = 0;
+        for (int64_t i = 0; i < start.n_weights; i++)
+            moved += memcmp(&start.weights[i], &first.weights[i], sizeof(float)) != 0;
+        assert_true(moved > 0 && moved <= first.n_grads);
+        job_free(&first);
+        job_free(&start);
+    }
+}
+
+static void freezing_everything_is_refused(void **state)
+{
+    (void)state;
+    struct job j = job_default();
+    j.freeze = "*";
+    j.world = 2;
+    job_run(&j);
+    assert_int_equal(j.status[0], SHERD_ECONFIG);
+    ASSERT_CONTAINS(j.error[0], "nothing to train");
+}
+
+static void memory_and_bytes_are_what_was_planned(void **state)
+{
+    (void)state;
+    for (int w = 0; w < N_WORLDS; w++)
+        for (int stage = 0; stage <= 3; stage++)
+            for (int accum = 1; accum <= 3; accum += 2) {
+                struct job j = job_default();
+                j.world = worlds[w];
+                j.stage = stage;
+                j.accum = accum;
+                j.steps = 2;
+                job_pass(&j);
+                struct sherd_config c;
+                struct sherd_model *model;
+                struct sherd_plan plan;
+                ASSERT_OK(sherd_config_default(&c));
+                c.shard.stage = stage;
+                c.shard.prefetch = j.prefetch;
+                c.batch.micro = j.micro;
+                c.batch.accum = accum;
+                c.batch.seq = j.seq;
+                c.dtype.param = j.param;
+                c.dtype.reduce = j.reduce;
+                ASSERT_OK(sherd_model_build(&model, &j.model));
+                ASSERT_OK(sherd_plan_make(&plan, &c, model, j.world));
+                assert_memory_equal(&plan.memory, &j.memory, sizeof(plan.memory));
+                uint64_t total = 0;
+#define XX(name, text) total += plan.memory.name;
+                SHERD_REGIONS(XX)
+#undef XX
+                assert_int_equal(j.engine_bytes, total);
+                /* what the steps sent, less the scalars: 3 doubles of counts, 2 of loss and norm a step */
+                uint64_t scalars = 2 * 5 * sizeof(double) * (uint64_t)(j.world - 1);
+                assert_int_equal(j.sent.bytes[SHERD_ALL_GATHER], 2 * plan.sent[SHERD_ALL_GATHER] + scalars);
+                assert_int_equal(j.sent.bytes[SHERD_REDUCE_SCATTER], 2 * plan.sent[SHERD_REDUCE_SCATTER]);
+                assert_int_equal(j.sent.bytes[SHERD_ALL_REDUCE], 2 * plan.sent[SHERD_ALL_REDUCE]);
+                assert_int_equal(j.sent.bytes[SHERD_BROADCAST], 0);
+                sherd_plan_free(&plan);
+                sherd_model_destroy(model);
+                sherd_config_free(&c);
+                job_free(&j);
+            }
+}
+
+static void a_step_allocates_nothing(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        struct job j = job_default();
+        j.stage = stage;
+        j.steps = 6;
+        j.accum = 2;
+        job_pass(&j);
+        assert_int_equal(j.step_allocs, 0);
+        job_free(&j);
+    }
+}
+
+static void a_step_that_is_not_finite_changes_nothing(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        struct job j = job_default();
+        j.stage = stage;
+        j.world = 3;
+        j.steps = 8;
+        j.optim = "sgd";
+        j.clip = 0;
+        j.lr = 1e30;
+        job_run(&j);
+        for (int r = 0; r < j.world; r++) {
+            assert_int_equal(j.status[r], SHERD_ENONFINITE);
+            ASSERT_CONTAINS(j.error[r], "the weights are as before the step");
+        }
+        job_free(&j);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stages_agree_bitwise_at_every_world),
+        cmocka_unit_test(stages_agree_under_accumulation),
+        cmocka_unit_test(stages_agree_in_bf16),
+        cmocka_unit_test(stages_agree_for_llama_and_sgd),
+        cmocka_unit_test(worlds_agree_closely),
+        cmocka_unit_test(splits_agree_closely),
+        cmocka_unit_test(batches_that_do_not_divide),
+        cmocka_unit_test(clipping_is_global),
+        cmocka_unit_test(overlap_prefetch_poison_and_delay_change_nothing),
+        cmocka_unit_test(every_row_of_a_tied_table_learns),
+        cmocka_unit_test(frozen_tensors_stay_and_the_rest_agrees),
+        cmocka_unit_test(freezing_everything_is_refused),
+        cmocka_unit_test(memory_and_bytes_are_what_was_planned),
+        cmocka_unit_test(a_step_allocates_nothing),
+        cmocka_unit_test(a_step_that_is_not_finite_changes_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
