@@ -26,9 +26,9 @@ enum sherd_resume { SHERD_RESUME_NEVER, SHERD_RESUME_AUTO, SHERD_RESUME_REQUIRED
 
 struct sherd_config {
     struct {
-        const char *dir;       /* everything the run writes */
-        const char *device;    /* "cpu", "cuda" */
-        int64_t threads; /* CPU threads of a rank; 0 = share the cores among the ranks of the host */
+        const char *dir;    /* everything the run writes */
+        const char *device; /* "cpu", "cuda" */
+        int64_t threads;    /* CPU threads of a rank; 0 = share the cores among the ranks of the host */
         int64_t seed;
         enum sherd_resume resume;
         double timeout; /* seconds */

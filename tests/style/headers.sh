@@ -6,7 +6,7 @@
 set -eu
 . tests/style/files.sh
 
-flags="-D_GNU_SOURCE -I. -Iinclude $(pkg-config --cflags jansson 2>/dev/null || true)"
+flags="-D_GNU_SOURCE -fopenmp-simd -I. -Iinclude $(pkg-config --cflags jansson 2>/dev/null || true)"
 
 compile() { # HEADER COMPILER...
     local header=$1 text
