@@ -51,18 +51,6 @@ static const char *device_word(int i)
     return i >= 0 && i < (int)ARRAY_LEN(words) ? words[i] : NULL;
 }
 
-static const char *family_word(int i)
-{
-    static const char *const words[] = { "gpt2", "llama" };
-    return i >= 0 && i < (int)ARRAY_LEN(words) ? words[i] : NULL;
-}
-
-static const char *optim_word(int i)
-{
-    static const char *const words[] = { "adamw", "sgd" };
-    return i >= 0 && i < (int)ARRAY_LEN(words) ? words[i] : NULL;
-}
-
 #define AT(field) .offset = offsetof(struct sherd_config, field)
 #define INT(path_, field, min_, max_, initial_)                                                              \
     path_, KEY_INT, AT(field), .min = min_, .max = max_, .initial = initial_
@@ -92,7 +80,7 @@ static const struct key keys[] = {
     { "run.timeout", KEY_SECONDS, AT(run.timeout), .min = 0, .max = 1e6, .flags = KEY_ABOVE, .initial = "600",
       .help = "longest wait for another rank: seconds, or 90s, 10m, 2h" },
 
-    { TEXT("model.family", model.family, family_word, "llama"),
+    { TEXT("model.family", model.family, sherd_model_family, "llama"),
       .help = "kind of transformer" },
     { INT("model.vocab", model.vocab, 1, INT_MOST, "256"),
       .help = "number of different tokens; 256 for bytes" },
@@ -144,7 +132,7 @@ static const struct key keys[] = {
     { INT("batch.seq", batch.seq, 1, SIZE_MOST, "auto"), .flags = KEY_AUTO,
       .help = "tokens of a sequence; auto = model.context" },
 
-    { TEXT("optim.name", optim.name, optim_word, "adamw"),
+    { TEXT("optim.name", optim.name, optim_name, "adamw"),
       .help = "update rule" },
     { REAL("optim.lr", optim.lr, 0, 1e6, "1e-3"),
       .help = "largest learning rate" },
