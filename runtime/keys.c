@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "optim/optim.h"
 
 static const struct key_section sections[] = {
     { "run", "the run as a whole" },
