@@ -8,7 +8,7 @@ set -eu
 
 # Header pattern, and the files that may include it.
 foreign='yaml.h runtime/yaml.c
-jansson.h base/json.h
+jansson.h base/json.h tools/out.h
 xxhash.h base/sum.c
 cblas.h device/cpu/matmul.c device/cpu/attention.c
 cuda*.h device/cuda/* comm/nccl.c

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Command lines.
+ */
+#include "tools/args.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "tools/out.h"
+
+#define MAX_ARGS 24
+#define MAX_WORD 64 /* longer words get no suggestion */
+#define HELP_COLUMN 26
+
+int args_mistake(const char *command, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    fputs("sherd: ", stderr);
+    vfprintf(stderr, format, list);
+    fprintf(stderr, "\nTry 'sherd %s%s--help'.\n", command ? command : "", command ? " " : "");
+    va_end(list);
+    return EXIT_USAGE;
+}
+
+/* Edit distance with neighbours that swapped places counted as one. */
+static int distance(const char *a, const char *b)
+{
+    int n = (int)strlen(a), m = (int)strlen(b);
+    int rows[3][MAX_WORD + 1];
+    for (int j = 0; j <= m; j++)
+        rows[0][j] = j;
+    for (int i = 1; i <= n; i++) {
+        int *row = rows[i % 3], *up = rows[(i + 2) % 3], *up2 = rows[(i + 1) % 3];
+        row[0] = i;
+        for (int j = 1; j <= m; j++) {
+            int best = up[j - 1] + (a[i - 1] != b[j - 1]);
+            best = up[j] + 1 < best ? up[j] + 1 : best;
+            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && up2[j - 2] + 1 < best)
+                best = up2[j - 2] + 1;
+            row[j] = best;
+        }
+    }
+    return rows[n % 3][m];
+}
+
+const char *args_nearest(const char *s, const char *const *words, int n)
+{
+    const char *best = NULL;
+    size_t len = strlen(s);
+    int least = len <= 3 ? 2 : 3 + (len > 8);
+    for (int i = 0; i < n && len <= MAX_WORD; i++) {
+        int d = strlen(words[i]) <= MAX_WORD ? distance(s, words[i]) : least;
+        if (d < least) {
+            least = d;
+            best = words[i];
+        }
+    }
+    return best;
+}
+
+static void print_option(const char *head, const char *help)
+{
+    int used = printf("  %s", head);
+    for (const char *line = help; line;) {
+        const char *end = strchr(line, '\n');
+        int pad = used < HELP_COLUMN ? HELP_COLUMN - used : 0;
+        if (used >= HELP_COLUMN)
+            printf("\n%*s", HELP_COLUMN, "");
+        printf("%*s%.*s\n", pad, "", end ? (int)(end - line) : (int)strlen(line), line);
+        used = 0;
+        line = end ? end + 1 : NULL;
+    }
+}
+
+static void print_help(const struct command *command)
+{
+    printf("usage: sherd %s%s%s [options]\n\n%s\n", command->name, command->operands[0] ? " " : "",
+        command->operands, command->summary);
+    if (command->text)
+        printf("\n%s\n", command->text);
+    printf("\nOptions:\n");
+    for (int i = 0; i < command->n_args; i++) {
+        const struct arg *arg = &command->args[i];
+        char head[128];
+        const char *hint = arg->hint ? arg->hint : "";
+        if (arg->kind == ARG_FLAG)
+            snprintf(head, sizeof(head), "--%s", arg->name);
+        else if (arg->bare)
+            snprintf(head, sizeof(head), "--%s[=%s]", arg->name, hint);
+        else
+            snprintf(head, sizeof(head), "--%s %s", arg->name, hint);
+        print_option(head, arg->help);
+    }
+    print_option("-h, --help", "show this text");
+}
+
+static int parse_number(const char *s, const char **end, double *out)
+{
+    char *stop;
+    errno = 0;
+    *out = strtod(s, &stop);
+    *end = stop;
+    return stop != s && errno == 0 && isfinite(*out) && s[0] != ' ' && !strpbrk(s, "xX");
+}
+
+static int parse_size(const char *s, uint64_t *out)
+{
+    static const struct {
+        const char *unit;
+        double bytes;
+    } units[] = { { "B", 1 }, { "KB", 1e3 }, { "MB", 1e6 }, { "GB", 1e9 }, { "TB", 1e12 }, { "KiB", 0x1p10 },
+        { "MiB", 0x1p20 }, { "GiB", 0x1p30 }, { "TiB", 0x1p40 } };
+    const char *end;
+    double value;
+    if (!parse_number(s, &end, &value))
+        return 0;
+    for (int i = 0; i < COUNT_OF(units); i++)
+        if (strcasecmp(end, units[i].unit) == 0) {
+            value *= units[i].bytes;
+            *out = value >= 1 && value < 0x1p63 ? (uint64_t)value : 0;
+            return *out > 0;
+        }
+    return 0;
+}
+
+static int parse_choice(const struct command *command, const struct arg *arg, const char *text)
+{
+    int n = 0;
+    if (!text) {
+        *(int *)arg->value = arg->bare - 1;
+        return -1;
+    }
+    for (; arg->words[n]; n++)
+        if (strcmp(arg->words[n], text) == 0) {
+            *(int *)arg->value = n;
+            return -1;
+        }
+    const char *near = args_nearest(text, arg->words, n);
+    return args_mistake(command->name, "--%s: '%s' is none of %s%s%s%s", arg->name, text, arg->hint,
+        near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+/* -1 to go on, else the exit code. */
+static int take(const struct command *command, const struct arg *arg, const char *text)
+{
+    const char *end;
+    double real;
+    struct arg_list *list;
+    switch (arg->kind) {
+    case ARG_FLAG:
+        *(int *)arg->value = 1;
+        return -1;
+    case ARG_TEXT:
+        *(const char **)arg->value = text;
+        return -1;
+    case ARG_INT:
+    case ARG_REAL:
+        if (!parse_number(text, &end, &real) || *end || real < arg->min || real > arg->max ||
+            (arg->kind == ARG_INT && floor(real) < real))
+            return args_mistake(command->name, "--%s: '%s' is not a%s number from %.12g to %.12g", arg->name,
+                text, arg->kind == ARG_INT ? " whole" : "", arg->min, arg->max);
+        if (arg->kind == ARG_INT)
+            *(int64_t *)arg->value = (int64_t)real;
+        else
+            *(double *)arg->value = real;
+        return -1;
+    case ARG_SIZE:
+        if (!parse_size(text, arg->value))
+            return args_mistake(
+                command->name, "--%s: '%s' is not a size such as 5GB or 64MiB", arg->name, text);
+        return -1;
+    case ARG_CHOICE:
+        return parse_choice(command, arg, text);
+    case ARG_LIST:
+        list = arg->value;
+        if (list->n == ARG_LIST_MAX)
+            return args_mistake(command->name, "--%s: given more than %d times", arg->name, ARG_LIST_MAX);
+        list->items[list->n++] = text;
+        return -1;
+    }
+    return EXIT_FAILED;
+}
+
+static int unknown_option(const struct command *command, const char *word)
+{
+    const char *names[MAX_ARGS + 1];
+    char given[MAX_WORD + 1];
+    int n = 0;
+    snprintf(given, sizeof(given), "%.*s", (int)strcspn(word + 2, "="), word + 2);
+    for (; n < command->n_args; n++)
+        names[n] = command->args[n].name;
+    names[n++] = "help";
+    const char *near = args_nearest(given, names, n);
+    return args_mistake(command->name, "unknown option '--%s' of 'sherd %s'%s%s%s", given, command->name,
+        near ? "; did you mean '--" : "", near ? near : "", near ? "'?" : "");
+}
+
+/* Why getopt_long was not content: ':' a value is missing, '?' anything else. `which` is the option's index,
+ * below 0 for one that is not in the table. */
+static int bad_option(const struct command *command, int why, int which, const char *word)
+{
+    if (why == ':')
+        return args_mistake(command->name, "--%s needs a value%s%s", command->args[which].name,
+            command->args[which].hint ? ": " : "",
+            command->args[which].hint ? command->args[which].hint : "");
+    if (which >= 0 && which < command->n_args)
+        return args_mistake(command->name, "--%s takes no value", command->args[which].name);
+    if (optopt > 0 && optopt != 'h')
+        return args_mistake(command->name, "unknown option '-%c' of 'sherd %s'", optopt, command->name);
+    return unknown_option(command, word);
+}
+
+static int take_operands(const struct command *command, int n, char **words, const char **operands)
+{
+    if (n > command->max_operands)
+        return args_mistake(command->name, "'sherd %s' does not know what to do with '%s'", command->name,
+            words[command->max_operands]);
+    if (n < command->min_operands)
+        return args_mistake(command->name, "'sherd %s' needs %s", command->name, command->operands);
+    for (int i = 0; i < command->max_operands; i++)
+        operands[i] = i < n ? words[i] : NULL;
+    return -1;
+}
+
+int args_parse(const struct command *command, int argc, char **argv, const char **operands)
+{
+    struct option options[MAX_ARGS + 2] = { 0 };
+    int n = command->n_args, which, code = -1;
+    for (int i = 0; i < n; i++) {
+        const struct arg *arg = &command->args[i];
+        int has = arg->kind == ARG_FLAG ? no_argument : arg->bare ? optional_argument : required_argument;
+        options[i] = (struct option){ arg->name, has, NULL, 256 + i };
+    }
+    options[n] = (struct option){ "help", no_argument, NULL, 'h' };
+    opterr = 0;
+    optind = 1;
+    while (code < 0) {
+        const char *word = optind < argc ? argv[optind] : "";
+        optopt = 0;
+        which = getopt_long(argc, argv, ":h", options, NULL);
+        if (which == -1)
+            break;
+        if (which == 'h') {
+            print_help(command);
+            return EXIT_OK;
+        }
+        if (which == ':' || which == '?')
+            return bad_option(
+                command, which, optopt - 256, argv[optind - 1][0] == '-' ? argv[optind - 1] : word);
+        code = take(command, &command->args[which - 256], optarg);
+    }
+    return code >= 0 ? code : take_operands(command, argc - optind, argv + optind, operands);
+}

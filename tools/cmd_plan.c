@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * sherd plan: what a run will need, with no device and no rank started: memory of one rank by region, for the
+ * stage of the configuration and the three others, bytes sent, and the step program.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/args.h"
+#include "tools/commands.h"
+#include "tools/out.h"
+
+#define STAGES 4
+
+struct plans {
+    struct sherd_config config;
+    struct sherd_plan stage[STAGES];
+    int chosen, ranks;
+};
+
+static const char *const collectives[SHERD_COLLECTIVES] = { "all-gather", "reduce-scatter", "all-reduce",
+    "broadcast" };
+
+static const struct {
+    const char *name, *text;
+    size_t offset;
+} regions[] = {
+#define XX(name, text) { #name, text, offsetof(struct sherd_memory, name) },
+    SHERD_REGIONS(XX)
+#undef XX
+};
+
+static uint64_t region(const struct sherd_plan *plan, int i)
+{
+    uint64_t bytes;
+    memcpy(&bytes, (const char *)&plan->memory + regions[i].offset, sizeof(bytes));
+    return bytes;
+}
+
+static uint64_t memory_total(const struct sherd_plan *plan)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < COUNT_OF(regions); i++)
+        sum += region(plan, i);
+    return sum;
+}
+
+static uint64_t sent_total(const struct sherd_plan *plan)
+{
+    uint64_t sum = 0;
+    for (int c = 0; c < SHERD_COLLECTIVES; c++)
+        sum += plan->sent[c];
+    return sum;
+}
+
+static int make_plans(struct plans *p)
+{
+    struct sherd_model *model;
+    int st = sherd_config_model(&model, &p->config);
+    if (st != SHERD_OK)
+        return st;
+    p->chosen = (int)p->config.shard.stage;
+    for (int s = 0; s < STAGES && st == SHERD_OK; s++) {
+        p->config.shard.stage = s;
+        st = sherd_plan_make(&p->stage[s], &p->config, model, p->ranks);
+    }
+    p->config.shard.stage = p->chosen;
+    sherd_model_destroy(model);
+    return st;
+}
+
+static void print_row(const struct plans *p, const char *text, const uint64_t value[STAGES])
+{
+    char buf[32];
+    printf("  %-28s", text);
+    for (int s = 0; s < STAGES; s++)
+        printf(" %10s%c", value[s] ? out_bytes((double)value[s], buf) : "-", s == p->chosen ? '*' : ' ');
+    putchar('\n');
+}
+
+static void print_tables(const struct plans *p)
+{
+    const struct sherd_config *c = &p->config;
+    const struct sherd_plan *plan = &p->stage[p->chosen];
+    uint64_t value[STAGES];
+    char params[32], trained[32];
+    printf("%s: %s parameters (%s trained) in %lld units, %lld layers, %s\n", c->model.family,
+        out_commas(plan->params, params), out_commas(plan->trained, trained), (long long)plan->units,
+        (long long)plan->layers, sherd_dtype_name(c->dtype.param));
+    printf("%d rank%s, stage %d; a step: %lld sequences of %lld tokens = %lld micro x %lld accum x %d\n",
+        p->ranks, p->ranks == 1 ? "" : "s", p->chosen, (long long)c->batch.global, (long long)c->batch.seq,
+        (long long)c->batch.micro, (long long)c->batch.accum, p->ranks);
+    printf("%.3g flops a token, forward and backward\n", plan->flops);
+
+    printf("\nmemory of the fullest rank        stage 0     stage 1     stage 2     stage 3   (* as "
+           "configured)\n");
+    for (int i = 0; i < COUNT_OF(regions); i++) {
+        for (int s = 0; s < STAGES; s++)
+            value[s] = region(&p->stage[s], i);
+        print_row(p, regions[i].text, value);
+    }
+    for (int s = 0; s < STAGES; s++)
+        value[s] = memory_total(&p->stage[s]);
+    print_row(p, "in all", value);
+
+    printf("\nsent by one rank in a step\n");
+    for (int k = 0; k < SHERD_COLLECTIVES; k++) {
+        for (int s = 0; s < STAGES; s++)
+            value[s] = p->stage[s].sent[k];
+        print_row(p, collectives[k], value);
+    }
+    for (int s = 0; s < STAGES; s++)
+        value[s] = sent_total(&p->stage[s]);
+    print_row(p, "in all", value);
+}
+
+static json_t *stage_json(const struct sherd_plan *plan)
+{
+    json_t *memory = json_object(), *sent = json_object();
+    for (int i = 0; i < COUNT_OF(regions); i++)
+        json_object_set_new(memory, regions[i].name, json_integer((json_int_t)region(plan, i)));
+    json_object_set_new(memory, "total", json_integer((json_int_t)memory_total(plan)));
+    for (int k = 0; k < SHERD_COLLECTIVES; k++)
+        json_object_set_new(sent, collectives[k], json_integer((json_int_t)plan->sent[k]));
+    json_object_set_new(sent, "total", json_integer((json_int_t)sent_total(plan)));
+    return json_pack("{s:o, s:o}", "memory", memory, "sent", sent);
+}
+
+static int print_json(const struct plans *p, int program)
+{
+    const struct sherd_config *c = &p->config;
+    const struct sherd_plan *plan = &p->stage[p->chosen];
+    json_t *stages = json_array();
+    for (int s = 0; s < STAGES; s++)
+        json_array_append_new(stages, stage_json(&p->stage[s]));
+    json_t *root = json_pack("{s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:f, s:{s:I, s:I, s:I, s:I}, s:o}",
+        "family", c->model.family, "ranks", p->ranks, "stage", p->chosen, "params", (json_int_t)plan->params,
+        "trained", (json_int_t)plan->trained, "units", (json_int_t)plan->units, "layers",
+        (json_int_t)plan->layers, "flops_per_token", plan->flops, "batch", "global",
+        (json_int_t)c->batch.global, "micro", (json_int_t)c->batch.micro, "accum", (json_int_t)c->batch.accum,
+        "seq", (json_int_t)c->batch.seq, "stages", stages);
+    if (program)
+        json_object_set_new(root, "program", json_string(plan->program));
+    return out_json(root);
+}
+
+static int show(struct plans *p, int program, int json)
+{
+    int st = make_plans(p), code = EXIT_OK;
+    if (st != SHERD_OK) {
+        code = out_fail(st);
+    } else if (json) {
+        code = print_json(p, program);
+    } else {
+        print_tables(p);
+        if (program)
+            printf("\nprogram of a step\n%s", p->stage[p->chosen].program);
+    }
+    for (int s = 0; s < STAGES; s++)
+        sherd_plan_free(&p->stage[s]);
+    return code;
+}
+
+int cmd_plan(int argc, char **argv)
+{
+    int64_t ranks = 1;
+    int program = 0, json = 0;
+    struct arg_list set = { 0 };
+    struct plans plans = { 0 };
+    const struct arg args[] = {
+        { "ranks", ARG_INT, &ranks, "N", "number of ranks (default 1)", .min = 1, .max = 65536 },
+        { "set", ARG_LIST, &set, "KEY=VALUE", "use this instead of what the file says; may be repeated" },
+        { "program", ARG_FLAG, &program, NULL, "also print the step program" },
+        { "json", ARG_FLAG, &json, NULL, "print JSON" },
+    };
+    const struct command command = { "plan", "CONFIG", 1, 1,
+        "Shows what a run will need: memory of one rank, bytes sent in a step, the step program.",
+        "No device is opened and no rank is started. All four stages stand side by side.", args,
+        COUNT_OF(args) };
+    const char *path;
+    int code = args_parse(&command, argc, argv, &path);
+    if (code >= 0)
+        return code;
+    plans.ranks = (int)ranks;
+    int st = sherd_config_load(&plans.config, path, set.items, set.n, plans.ranks);
+    if (st != SHERD_OK) {
+        out_fail(st);
+        return EXIT_USAGE;
+    }
+    code = show(&plans, program, json);
+    sherd_config_free(&plans.config);
+    return code;
+}

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * sherd train: one rank of a job that something else started, a job of one rank, or the launcher of many.
+ */
+#include <limits.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/args.h"
+#include "tools/commands.h"
+#include "tools/launch.h"
+#include "tools/out.h"
+
+#define NAME "train"
+
+struct train {
+    const char *path;
+    struct arg_list set;
+    int64_t ranks; /* 0 = not given */
+    double grace;
+    int resume; /* enum sherd_resume; -1 = as the file says */
+    int print;
+    char resume_key[32];
+};
+
+static volatile sig_atomic_t stop_asked, stop_insisted;
+
+/* The first signal asks for a stop after saving, at the end of the step; a second one does not wait. USR1,
+ * which batch systems send ahead of the real end, only asks. */
+static void on_signal(int sig)
+{
+    stop_asked = 1;
+    if (sig == SIGUSR1)
+        return;
+    if (stop_insisted)
+        _exit(128 + sig);
+    stop_insisted = 1;
+}
+
+static int stop_now(void *ctx)
+{
+    (void)ctx;
+    return stop_asked;
+}
+
+/* What the parent chose to ignore (nohup, background jobs) stays ignored. */
+static int catch_signals(void)
+{
+    static const int list[] = { SIGINT, SIGTERM, SIGHUP, SIGUSR1 };
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+    struct sigaction ignore = { .sa_handler = SIG_IGN }, old;
+    for (int i = 0; i < COUNT_OF(list); i++)
+        if (sigaction(list[i], NULL, &old) != 0 ||
+            (old.sa_handler != SIG_IGN && sigaction(list[i], &action, NULL) != 0))
+            return -1;
+    return sigaction(SIGPIPE, &ignore, NULL);
+}
+
+/* The rank's share of the cores that this process may use. */
+static int share_of_cores(int local_size)
+{
+    cpu_set_t set;
+    int cores =
+        sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int share = cores / (local_size > 0 ? local_size : 1);
+    return share > 0 ? share : 1;
+}
+
+static void show_progress(void *ctx, const char *line)
+{
+    (void)ctx;
+    out_moving(line);
+}
+
+static int is_terminal(void)
+{
+    const char *term = getenv("TERM");
+    return isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
+}
+
+/* Last words: through the launcher's pipe, who shows what matters last, or on stderr. */
+static int rank_failed(int status, const struct sherd_world *world)
+{
+    const char *text = sherd_error()[0] ? sherd_error() : sherd_status_text(status);
+    if (status == SHERD_ESTOPPED) {
+        if (world->rank == 0)
+            fprintf(stderr, "sherd: %s\n", text);
+    } else if (launch_tell(text)) {
+        return out_code(status);
+    } else if (world->size > 1) {
+        fprintf(stderr, "sherd: rank %d of %d failed: %s\n", world->rank, world->size, text);
+    } else {
+        fprintf(stderr, "sherd: %s\n", text);
+    }
+    return out_code(status);
+}
+
+static int run_rank(const struct sherd_config *config, const struct sherd_world *world)
+{
+    struct sherd_device *device = NULL;
+    struct sherd_comm *comm = NULL;
+    if (catch_signals() != 0) {
+        fprintf(stderr, "sherd: signals cannot be caught here\n");
+        return EXIT_FAILED;
+    }
+    int threads = config->run.threads > 0 ? (int)config->run.threads : share_of_cores(world->local_size);
+    int st = sherd_device_open(
+        &device, &(struct sherd_device_desc){
+                     .name = config->run.device, .threads = threads, .async = config->shard.overlap });
+    if (st == SHERD_OK)
+        st = sherd_comm_open(
+            &comm, device, &(struct sherd_comm_desc){ .world = *world, .timeout = config->run.timeout });
+    if (st == SHERD_OK)
+        st = sherd_train(&(struct sherd_train_desc){ .config = config,
+            .device = device,
+            .comm = comm,
+            .stop = stop_now,
+            .progress = is_terminal() ? show_progress : NULL });
+    out_moving(NULL);
+    int code = st == SHERD_OK ? EXIT_OK : rank_failed(st, world);
+    if (st != SHERD_OK && st != SHERD_EPEER && st != SHERD_ESTOPPED && comm)
+        sherd_comm_abort(comm, sherd_error());
+    sherd_comm_close(comm);
+    sherd_device_close(device);
+    return code;
+}
+
+static int print_config(const struct sherd_config *config)
+{
+    char *text;
+    int st = sherd_config_print(config, &text);
+    if (st != SHERD_OK)
+        return out_fail(st);
+    fputs(text, stdout);
+    free(text);
+    return EXIT_OK;
+}
+
+static int load(struct sherd_config *config, struct train *train, int ranks)
+{
+    static const char *const words[] = { "never", "auto", "required" };
+    if (train->resume >= 0 && train->set.n < ARG_LIST_MAX) {
+        snprintf(train->resume_key, sizeof(train->resume_key), "run.resume=%s", words[train->resume]);
+        train->set.items[train->set.n++] = train->resume_key;
+    }
+    return sherd_config_load(config, train->path, train->set.items, train->set.n, ranks);
+}
+
+/* Who this process is: world->size above one, or many = 1 for the launcher of train->ranks. */
+static int place(const struct train *train, struct sherd_world *world, int *launcher)
+{
+    int st = sherd_world_from_env(world);
+    if (st != SHERD_OK) {
+        out_fail(st);
+        return EXIT_USAGE;
+    }
+    int alone = strcmp(world->source, "single process") == 0;
+    *launcher = alone && train->ranks > 1;
+    if (!alone && train->ranks > 0 && train->ranks != world->size)
+        return args_mistake(NAME,
+            "--ranks %lld, but %s has started this process as rank %d of %d: leave --ranks out, or start "
+            "'sherd "
+            "train' by itself",
+            (long long)train->ranks, world->source, world->rank, world->size);
+    return -1;
+}
+
+static int train_or_launch(struct train *train, char *const *argv)
+{
+    struct sherd_world world = { 0 };
+    struct sherd_config config;
+    int launcher = 0, code = place(train, &world, &launcher);
+    if (code >= 0)
+        return code;
+    out_log(world.rank, world.size);
+    if (load(&config, train, launcher ? (int)train->ranks : world.size) != SHERD_OK) {
+        rank_failed(SHERD_ECONFIG, &world);
+        return EXIT_USAGE;
+    }
+    if (train->print)
+        code = world.rank == 0 ? print_config(&config) : EXIT_OK;
+    else if (launcher)
+        code = launch_ranks(&(struct launch_desc){ (int)train->ranks, argv, train->grace });
+    else
+        code = run_rank(&config, &world);
+    sherd_config_free(&config);
+    return code;
+}
+
+int cmd_train(int argc, char **argv)
+{
+    static const char *const words[] = { "never", "auto", "required", NULL };
+    struct train train = { .resume = -1, .grace = 10 };
+    const struct arg args[] = {
+        { "ranks", ARG_INT, &train.ranks, "N", "start N ranks on this host (default 1)", .min = 1,
+            .max = 4096 },
+        { "set", ARG_LIST, &train.set, "KEY=VALUE",
+            "use this instead of what the file says; may be repeated" },
+        { "resume", ARG_CHOICE, &train.resume, "never|auto|required",
+            "go on from the newest complete checkpoint of run.dir; alone:\nrequired, an error if there is "
+            "none",
+            .words = words, .bare = SHERD_RESUME_REQUIRED + 1 },
+        { "print-config", ARG_FLAG, &train.print, NULL, "print the settings in effect and stop" },
+        { "grace", ARG_REAL, &train.grace, "SECONDS",
+            "how long the other ranks may take to end after one has\nfailed (default 10)", .min = 0,
+            .max = 86400 },
+    };
+    const struct command command = { NAME, "CONFIG", 1, 1, "Trains the model that CONFIG describes.",
+        "Under torchrun, mpirun or srun each process is one rank of their world. Otherwise --ranks N starts\n"
+        "N ranks on this host. The configuration is checked before anything is started.\n\n"
+        "SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask for a stop: the step is finished, a checkpoint saved, and "
+        "the exit\n"
+        "status is 75. A second SIGINT, SIGTERM or SIGHUP ends the run at once.\n\n"
+        "Exit status: 0 done, 1 failed, 2 wrong command line or configuration, 3 another rank failed first,\n"
+        "75 stopped on request after saving, 128 + n ended by signal n.",
+        args, COUNT_OF(args) };
+    int code = args_parse(&command, argc, argv, &train.path);
+    return code >= 0 ? code : train_or_launch(&train, argv);
+}

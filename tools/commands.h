@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The commands of the program. Each gets its own part of the command line (argv[0] is its name) and returns
+ * the exit code.
+ */
+#ifndef SHERD_TOOLS_COMMANDS_H
+#define SHERD_TOOLS_COMMANDS_H
+
+#define COMMANDS(XX)                                                                                         \
+    XX(train, "train a model, on one rank or many")                                                          \
+    XX(plan, "show memory, traffic and steps of a run before it starts")                                     \
+    XX(config, "check a configuration, or list every key")                                                   \
+    XX(inspect, "show what a checkpoint holds")                                                              \
+    XX(verify, "recompute the sums of a checkpoint")                                                         \
+    XX(merge, "turn a checkpoint into a safetensors model")                                                  \
+    XX(sample, "let a byte model write text")
+
+#define XX(name, summary) int cmd_##name(int argc, char **argv);
+COMMANDS(XX)
+#undef XX
+
+#endif

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Output of the program.
+ */
+#include "tools/out.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+static struct {
+    int rank, world;
+    int moving; /* a line stands on the terminal that has to go before the next */
+} me = { 0, 1, 0 };
+
+int out_code(int status)
+{
+    switch (status) {
+    case SHERD_OK:
+        return EXIT_OK;
+    case SHERD_ECONFIG:
+    case SHERD_EINVAL:
+        return EXIT_USAGE;
+    case SHERD_EPEER:
+        return EXIT_PEER;
+    case SHERD_ESTOPPED:
+        return EXIT_STOPPED;
+    default:
+        return EXIT_FAILED;
+    }
+}
+
+int out_fail(int status)
+{
+    fprintf(stderr, "sherd: %s\n", sherd_error()[0] ? sherd_error() : sherd_status_text(status));
+    return out_code(status);
+}
+
+int out_refuse(const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    fputs("sherd: ", stderr);
+    vfprintf(stderr, format, list);
+    fputc('\n', stderr);
+    va_end(list);
+    return EXIT_USAGE;
+}
+
+void out_moving(const char *line)
+{
+    struct winsize size;
+    int width = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
+    if (line)
+        fprintf(stderr, "\r%-*.*s", width, width, line);
+    else if (me.moving)
+        fprintf(stderr, "\r%*s\r", width, "");
+    me.moving = line != NULL;
+}
+
+static void print_line(void *ctx, enum sherd_log_level level, const char *text)
+{
+    static const char *const prefix[] = { "error: ", "warning: ", "", "debug: " };
+    char rank[24] = "";
+    (void)ctx;
+    out_moving(NULL);
+    int marked = strncmp(text, "[rank ", 6) == 0;
+    if (me.world > 1 && level <= SHERD_LOG_WARN && !marked)
+        snprintf(rank, sizeof(rank), "[rank %d] ", me.rank);
+    fprintf(stderr, "%s%s%s\n", rank, prefix[level], text);
+}
+
+void out_log(int rank, int world)
+{
+    me.rank = rank;
+    me.world = world;
+    sherd_log_set(print_line, NULL, rank == 0 ? SHERD_LOG_INFO : SHERD_LOG_WARN);
+}
+
+const char *out_bytes(double bytes, char buf[32])
+{
+    static const char *const units[] = { "B", "kB", "MB", "GB", "TB", "PB" };
+    int u = 0;
+    for (; bytes >= 999.5 && u < 5; u++)
+        bytes /= 1000;
+    snprintf(buf, 32, "%.*f %s", u == 0 ? 0 : bytes < 10 ? 2 : bytes < 100 ? 1 : 0, bytes, units[u]);
+    return buf;
+}
+
+const char *out_commas(int64_t n, char buf[32])
+{
+    char digits[24];
+    int len = snprintf(digits, sizeof(digits), "%lld", (long long)n), at = 0;
+    for (int i = 0; i < len; i++) {
+        buf[at++] = digits[i];
+        int left = len - 1 - i;
+        if (left > 0 && left % 3 == 0 && digits[i] != '-')
+            buf[at++] = ',';
+    }
+    buf[at] = 0;
+    return buf;
+}
+
+const char *out_shape(const int64_t *shape, int dims, char buf[96])
+{
+    int at = snprintf(buf, 96, "[");
+    for (int i = 0; i < dims && i < 4; i++)
+        at += snprintf(buf + at, (size_t)(96 - at), "%s%lld", i ? ", " : "", (long long)shape[i]);
+    snprintf(buf + at, (size_t)(96 - at), "]");
+    return buf;
+}
+
+int out_json(json_t *value)
+{
+    int failed = !value || json_dumpf(value, stdout, JSON_INDENT(2)) != 0;
+    json_decref(value);
+    if (failed) {
+        fprintf(stderr, "sherd: the JSON result could not be made or written\n");
+        return EXIT_FAILED;
+    }
+    putchar('\n');
+    return EXIT_OK;
+}
