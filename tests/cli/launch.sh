@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The sherd authors
+#
+# The launcher: signals reach the ranks, the first failure ends all and is told last, and nothing is left behind.
+. "$(dirname "$0")/lib.sh"
+set -m # background jobs must not ignore SIGINT
+make_tiny
+
+# A run without end in the folder $1, with more arguments; $launcher and $ranks hold the process ids. Returns when
+# it has taken a step.
+start() {
+    local dir=$1 i
+    shift
+    "$sherd" train tiny.yaml --ranks 3 --set run.dir="$dir" --set train.steps=100000000 --set shard.stage=3 --set log.every=1000 "$@" \
+        >"$dir.out" 2>"$dir.err" &
+    launcher=$!
+    for i in $(seq 300); do
+        grep -q ' 1/100000000 |' "$dir.err" && break
+        sleep 0.1
+    done
+    grep -q ' 1/100000000 |' "$dir.err" || { complain "$dir: no step was taken"; show "$dir.err"; }
+    read -r -a ranks <"/proc/$launcher/task/$launcher/children"
+    [ "${#ranks[@]}" -eq 3 ] || complain "$dir: ${#ranks[@]} ranks"
+}
+
+alive() {
+    local state
+    state=$(sed -E 's/.*\) (.).*/\1/' "/proc/$1/stat" 2>/dev/null)
+    [ -n "$state" ] && [ "$state" != Z ]
+}
+
+# All ranks are gone within two seconds.
+gone() {
+    local i pid left
+    for i in $(seq 20); do
+        left=
+        for pid in "${ranks[@]}"; do
+            alive "$pid" && left="$left $pid"
+        done
+        [ -z "$left" ] && return
+        sleep 0.1
+    done
+    complain "line ${BASH_LINENO[0]}: still there after two seconds:$left"
+}
+
+ended() { # CODE FILE
+    local code
+    wait "$launcher"
+    code=$?
+    [ "$code" -eq "$1" ] || { complain "line ${BASH_LINENO[0]}: exit code $code, wanted $1"; show "$2"; }
+    gone
+}
+
+last_line() { # FILE TEXT
+    tail -n 1 "$1" | grep -qF -- "$2" || { complain "line ${BASH_LINENO[0]}: '$2' is not in the last line"; show "$1"; }
+}
+
+before=$(ls /dev/shm 2>/dev/null)
+
+start killed --grace 2
+kill -KILL "${ranks[1]}"
+ended 137 killed.err
+last_line killed.err "rank 1 of 3 (pid ${ranks[1]}) was killed by SIGKILL"
+
+start crashed --grace 2
+kill -SEGV "${ranks[2]}"
+ended 139 crashed.err
+last_line crashed.err "rank 2 of 3 (pid ${ranks[2]}) was killed by SIGSEGV"
+
+start orphans
+kill -KILL "$launcher"
+gone
+
+for signal in TERM INT HUP USR1; do
+    start "on$signal"
+    kill -$signal "$launcher"
+    ended 75 "on$signal.err"
+    run 0 inspect "on$signal" --json
+    json 'r["step"] >= 1 and r["world"] == 3'
+done
+run 0 train tiny.yaml --ranks 2 --resume --set run.dir=onTERM \
+    --set train.steps=$(($(ls -d onTERM/step-* | tail -1 | sed 's/.*step-0*//') + 2))
+
+# A signal to one rank stops all of them.
+start one
+kill -USR1 "${ranks[2]}"
+ended 75 one.err
+
+# A second signal does not wait; here a rank that stands still would let it wait for ever.
+start twice
+kill -STOP "${ranks[1]}"
+kill -TERM "$launcher"
+sleep 0.3
+kill -TERM "$launcher"
+ended 143 twice.err
+
+# A rank that stands still is named when patience is over.
+start still --grace 1 --set run.timeout=2
+kill -STOP "${ranks[1]}"
+ended 1 still.err
+has still.err "rank 1"
+
+# The reason of the rank that failed first comes last, not that of those who only noticed.
+python3 - <<'END'
+import struct
+ids = [i % 200 for i in range(16 * 13)]
+ids[16 * 7 + 3] = 300
+open("bad.bin", "wb").write(struct.pack("<%dH" % len(ids), *ids))
+END
+run 1 train tiny.yaml --ranks 3 --set run.dir=bad --set data.train=[bad.bin] --set data.shuffle=false
+tail -n 1 err >last
+has last "rank 0 of 3"
+has last "bad.bin: byte 230: token 300"
+
+# Two jobs at once do not meet.
+"$sherd" train tiny.yaml --ranks 2 --set run.dir=a 2>a.err &
+"$sherd" train tiny.yaml --ranks 3 --set run.dir=b 2>b.err &
+for job in %?run.dir=a %?run.dir=b; do
+    wait "$job" || { complain "$job failed"; show a.err b.err; }
+done
+
+after=$(ls /dev/shm 2>/dev/null)
+[ "$before" = "$after" ] || complain "left in /dev/shm: $(comm -13 <(echo "$before") <(echo "$after"))"
+finish

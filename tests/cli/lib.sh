@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The sherd authors
+#
+# Sourced by the tests of the program, which get its path as their argument and work in a folder of their own.
+# run CODE ARGS... runs it with its output in the files out and err; has FILE TEXT looks for a text.
+
+set -u
+sherd=$(realpath "$1")
+work=$(mktemp -d /tmp/sherd-cli-XXXXXX)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+# No launcher around the test is to be taken for one around the program.
+for name in $(compgen -e | grep -E '^(RANK|WORLD_SIZE|LOCAL_|MASTER_|SHERD_|OMPI_|PMIX?_|MV2_|SLURM_)'); do
+    unset "$name"
+done
+export NO_COLOR=1
+
+faults=0
+complain() {
+    printf '%s\n' "$*"
+    faults=$((faults + 1))
+}
+
+show() {
+    local file
+    for file in "$@"; do
+        echo "--- $file"
+        head -n 40 "$file"
+    done
+}
+
+run() { # CODE ARGS...
+    local want=$1 code
+    shift
+    timeout -k 5 100 "$sherd" "$@" >out 2>err
+    code=$?
+    if [ "$code" -ne "$want" ]; then
+        complain "sherd $*: exit code $code, wanted $want"
+        show out err
+    fi
+}
+
+has() { # FILE TEXT
+    if ! grep -qF -- "$2" "$1"; then
+        complain "line ${BASH_LINENO[0]}: '$2' is not in $1"
+        show "$1"
+    fi
+}
+
+empty() { # FILE
+    if [ -s "$1" ]; then
+        complain "line ${BASH_LINENO[0]}: $1 is not empty"
+        show "$1"
+    fi
+}
+
+# json EXPRESSION: a Python condition on `r`, the value in the file out.
+json() {
+    python3 -c "import json; r = json.load(open('out')); assert ($1), r" ||
+        complain "line ${BASH_LINENO[0]}: does not hold: $1"
+}
+
+finish() {
+    [ "$faults" -eq 0 ] || { echo "$faults faults"; exit 1; }
+    exit 0
+}
+
+# A model of a moment: tiny.yaml, and text to train it on.
+make_tiny() {
+    cat >tiny.yaml <<'END'
+run:
+  dir: run
+  seed: 3
+model:
+  family: llama
+  width: 24
+  layers: 2
+  heads: 2
+  context: 16
+batch:
+  global: 12
+  micro: 2
+train:
+  steps: 6
+data:
+  train: [text]
+log:
+  every: 1
+END
+    seq 1 3000 >text
+}

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The sherd authors
+#
+# From text to a merged model and back: train, resume, inspect, verify, merge, sample.
+. "$(dirname "$0")/lib.sh"
+make_tiny
+
+run 0 train tiny.yaml
+has err " 6/6 | loss"
+run 0 inspect run --json
+json 'r["step"] == 6 and r["world"] == 1 and r["samples_seen"] == 72 and "width: 24" in r["extra"]["config"]'
+run 1 train tiny.yaml
+has err "--resume"
+run 0 train tiny.yaml --resume --set train.steps=9
+has err "resumed from"
+run 1 train tiny.yaml --resume --set run.dir=nowhere
+has err "nowhere"
+run 0 train tiny.yaml --resume=auto --set run.dir=fresh --set train.steps=2
+
+run 0 train tiny.yaml --ranks 3 --set run.dir=wide --set shard.stage=3
+grep -qF '[rank' err && { complain "ranks spoke where nothing was wrong"; show err; }
+run 0 inspect wide --tensors --files --json
+json 'r["step"] == 6 and r["world"] == 3 and r["stage"] == 3'
+json 'sum(t["elems"] for t in r["tensors"]) == r["params"]'
+json 'all(sum(s["elems"] for s in t["spans"]) == t["elems"] for t in r["tensors"])'
+json '{s["rank"] for t in r["tensors"] for s in t["spans"]} == {0, 1, 2}'
+json 'all(f["bytes"] > 0 for f in r["files"])'
+run 0 inspect wide --tensors --files
+has out "written by 3 ranks at stage 3"
+has out "model.norm.weight"
+has out "1:["
+run 0 verify wide
+has out "all sums match"
+
+# Another number of ranks and another stage go on from it.
+run 0 train tiny.yaml --ranks 2 --resume --set run.dir=wide --set shard.stage=1 --set train.steps=8
+run 0 inspect wide --json
+json 'r["step"] == 8 and r["world"] == 2 and r["stage"] == 1 and r["samples_seen"] == 96'
+
+run 0 merge wide model --json
+json 'r["files"] == 1 and r["bytes"] > 4 * r["params"] and r["params"] > 0'
+run 1 merge wide model
+has err "model"
+run 0 merge wide model --overwrite --dtype bf16
+has out "parameters in"
+run 0 merge wide parts --shard-size 10kB
+[ -s parts/model.safetensors.index.json ] || complain "no index of the parts"
+python3 - <<'END' || complain "the merged file is not what its header says"
+import json, os, struct
+path = "model/model.safetensors"
+with open(path, "rb") as f:
+    (n,) = struct.unpack("<Q", f.read(8))
+    head = json.loads(f.read(n))
+head.pop("__metadata__", None)
+assert all(t["dtype"] == "BF16" for t in head.values())
+assert max(t["data_offsets"][1] for t in head.values()) == os.path.getsize(path) - 8 - n
+assert head["model.embed_tokens.weight"]["shape"] == [256, 24]
+END
+
+run 0 sample wide --prompt 'ab' --tokens 30
+cp out first
+[ "$(head -c 2 out)" = ab ] || complain "the prompt is not there"
+run 0 sample wide --prompt 'ab' --tokens 30
+cmp -s out first || complain "the same seed wrote another text"
+run 0 sample wide --tokens 5 --temperature 0 --config tiny.yaml
+run 2 sample wide --config tiny.yaml --set a=b
+run 1 sample nowhere
+run 1 inspect nowhere
+has err "nowhere"
+
+# One changed bit in a file of weights is found and named.
+shard=$(ls run/step-*9/*.safetensors | head -1)
+python3 - "$shard" <<'END'
+import sys
+with open(sys.argv[1], "r+b") as f:
+    f.seek(-1, 2)
+    last = f.read(1)[0]
+    f.seek(-1, 2)
+    f.write(bytes([last ^ 1]))
+END
+run 1 verify run
+has err "$(basename "$shard")"
+
+# One rank of a world that something else started.
+RANK=0 WORLD_SIZE=1 run 0 train tiny.yaml --set run.dir=env1 --set train.steps=1
+RANK=0 run 2 train tiny.yaml --set run.dir=env2
+has err "WORLD_SIZE"
+RANK=3 WORLD_SIZE=2 run 2 train tiny.yaml --set run.dir=env2
+RANK=0 WORLD_SIZE=2 run 2 train tiny.yaml --set run.dir=env2 --ranks 3
+has err "--ranks 3"
+export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 SHERD_JOB="cli-$$"
+RANK=1 LOCAL_RANK=1 "$sherd" train tiny.yaml --set run.dir=env3 2>err1 &
+RANK=0 LOCAL_RANK=0 run 0 train tiny.yaml --set run.dir=env3
+wait $! || { complain "rank 1 of a world of two failed"; show err1; }
+unset WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT SHERD_JOB
+run 0 inspect env3 --json
+json 'r["world"] == 2'
+finish
