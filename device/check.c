@@ -240,8 +240,10 @@ static int check_rope(const void *args)
     if (a->head_dim % 2)
         return SHERD_FAIL(SHERD_EINVAL, "rope: head_dim is %lld, it must be even: positions turn pairs",
             (long long)a->head_dim);
-    for (int64_t i = 0; i < a->head_dim / 2; i++)
-        SHERD_TRY(number("rope", "inv_freq", a->inv_freq[i]));
+    for (int i = 0; i < a->head_dim / 2; i++)
+        if (!isfinite(a->inv_freq[i]))
+            return SHERD_FAIL(
+                SHERD_EINVAL, "rope: inv_freq[%d] is %g, it must be finite", i, (double)a->inv_freq[i]);
     return a->batch && a->seq && a->rotated ? need("rope", "x", a->x) : SHERD_OK;
 }
 

@@ -67,12 +67,13 @@ static int take_task(struct cpu_pool *pool, int64_t *task)
     return 0;
 }
 
-static void run_tasks(struct cpu_pool *pool, void *panel)
+/* The panel is looked up once there is a task: until then the caller may still replace it. */
+static void run_tasks(struct cpu_pool *pool, const struct cpu_panel *panel)
 {
     int64_t task;
     while (take_task(pool, &task)) {
         int64_t n = pool->n_tasks;
-        pool->fn(pool->ctx, task, panel);
+        pool->fn(pool->ctx, task, panel->data);
         if (atomic_fetch_add(&pool->done, 1) + 1 == n && atomic_load(&pool->caller_sleeps)) {
             pthread_mutex_lock(&pool->lock);
             pthread_cond_signal(&pool->finished);
@@ -101,7 +102,7 @@ static void *work(void *arg)
     struct worker *worker = arg;
     struct cpu_pool *pool = worker->pool;
     while (!atomic_load(&pool->stop)) {
-        run_tasks(pool, worker->panel.data);
+        run_tasks(pool, &worker->panel);
         await_tasks(pool);
     }
     return NULL;
@@ -162,7 +163,7 @@ static int run_job(struct cpu_lane *lane, cpu_task fn, const void *ctx, int64_t 
     uint64_t generation = (atomic_load(&pool->state) >> 32) + 1;
     atomic_store(&pool->state, generation << 32 | (uint64_t)n_tasks);
     wake_workers(pool, n_tasks - 1);
-    run_tasks(pool, lane->panel.data);
+    run_tasks(pool, &lane->panel);
     await_done(pool);
     return SHERD_OK;
 }

@@ -13,6 +13,9 @@
 #include <sherd/base.h>
 #include "base/half.h"
 
+/* `omp simd` is compiled with -fopenmp-simd in this folder; elsewhere it may be passed over. */
+#pragma GCC diagnostic ignored "-Wunknown-pragmas"
+
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define VEC_SANITIZED 1
 #elif defined(__has_feature)

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * LayerNorm and RMSNorm, forward and backward, with and without bias, frozen weights and residual gradient.
+ */
+#include "tests/ops/checkop.h"
+
+#include <math.h>
+
+#define EPS 1e-5
+
+struct shape {
+    int64_t rows, cols;
+    enum sherd_norm_kind kind;
+    enum sherd_dtype type, grad_type;
+    int bias, add; /* add: 0 none, 1 other, 2 is dx */
+    int frozen;
+};
+
+/* Everything in double. */
+struct reference {
+    const struct shape *s;
+    double *x, *w, *b, *dy;
+    double *y, *mean, *rstd;
+};
+
+static void forward(struct reference *f)
+{
+    int64_t n = f->s->cols;
+    for (int64_t r = 0; r < f->s->rows; r++) {
+        const double *x = f->x + r * n;
+        double mean = 0, square = 0;
+        for (int64_t i = 0; f->s->kind == SHERD_LAYER_NORM && i < n; i++)
+            mean += x[i] / (double)n;
+        for (int64_t i = 0; i < n; i++)
+            square += (x[i] - mean) * (x[i] - mean) / (double)n;
+        f->mean[r] = mean;
+        f->rstd[r] = 1 / sqrt(square + (double)(float)EPS);
+        for (int64_t i = 0; i < n; i++)
+            f->y[r * n + i] = (x[i] - mean) * f->rstd[r] * f->w[i] + (f->b ? f->b[i] : 0);
+    }
+}
+
+static double objective(void *ctx)
+{
+    struct reference *f = ctx;
+    forward(f);
+    return op_dot(f->y, f->dy, f->s->rows * f->s->cols);
+}
+
+static void backward(const struct reference *f, double *dx, double *dw, double *db)
+{
+    int64_t n = f->s->cols;
+    for (int64_t r = 0; r < f->s->rows; r++) {
+        double sum = 0, dot = 0;
+        for (int64_t i = 0; i < n; i++) {
+            double dy = f->dy[r * n + i], hat = (f->x[r * n + i] - f->mean[r]) * f->rstd[r];
+            sum += dy * f->w[i] / (double)n;
+            dot += dy * f->w[i] * hat / (double)n;
+            dw[i] += dy * hat;
+            db[i] += dy;
+        }
+        for (int64_t i = 0; i < n; i++) {
+            double hat = (f->x[r * n + i] - f->mean[r]) * f->rstd[r];
+            dx[r * n + i] = f->rstd[r] * (f->dy[r * n + i] * f->w[i] -
+                                             (f->s->kind == SHERD_LAYER_NORM ? sum : 0) - hat * dot);
+        }
+    }
+}
+
+struct bufs {
+    struct op_buf *x, *w, *b, *dy, *add, *y, *mean, *rstd, *dx, *dw, *db;
+};
+
+static void run_forward(struct op_test *t, const struct shape *s, struct bufs *u)
+{
+    OP_RUN(t, sherd_norm_forward(t->queue, &(struct sherd_norm_forward){ .y = u->y->dev,
+                                               .mean = s->kind == SHERD_LAYER_NORM ? u->mean->dev : NULL,
+                                               .rstd = u->rstd->dev,
+                                               .x = u->x->dev,
+                                               .w = u->w->dev,
+                                               .b = u->b ? u->b->dev : NULL,
+                                               .rows = s->rows,
+                                               .cols = s->cols,
+                                               .eps = (float)EPS,
+                                               .kind = s->kind,
+                                               .type = s->type }));
+}
+
+static void run_backward(struct op_test *t, const struct shape *s, struct bufs *u)
+{
+    struct sherd_norm_backward a = { .dx = u->dx->dev,
+        .dw = s->frozen ? NULL : u->dw->dev,
+        .db = s->frozen || !u->b ? NULL : u->db->dev,
+        .dy = u->dy->dev,
+        .x = u->x->dev,
+        .w = u->w->dev,
+        .add = u->add ? u->add->dev : NULL,
+        .mean = s->kind == SHERD_LAYER_NORM ? u->mean->dev : NULL,
+        .rstd = u->rstd->dev,
+        .rows = s->rows,
+        .cols = s->cols,
+        .kind = s->kind,
+        .type = s->type,
+        .grad_type = s->grad_type };
+    a.scratch = s->frozen ? NULL : op_scratch(t, sherd_norm_backward_scratch(&a));
+    OP_RUN(t, sherd_norm_backward(t->queue, &a));
+}
+
+static void check(
+    struct op_test *t, const struct shape *s, struct bufs *u, struct reference *f, double *dw0, double *db0)
+{
+    int64_t n = s->rows * s->cols;
+    double *dx = op_doubles(t, n), *dw = op_doubles(t, s->cols), *db = op_doubles(t, s->cols);
+    double *want = op_doubles(t, n), *add = op_doubles(t, n);
+    if (u->add)
+        memcpy(add, f->y + n, (size_t)n * sizeof(*add)); /* kept behind y by the case */
+    forward(f);
+    backward(f, dx, dw, db);
+    op_expect(t, "y", u->y, f->y, OP_BOUND(s->type));
+    op_expect(t, "rstd", u->rstd, f->rstd, 1e-6);
+    double square = 0; /* of what dx is the difference of */
+    for (int64_t i = 0; i < n; i++) {
+        double term = f->rstd[i / s->cols] * f->dy[i] * f->w[i % s->cols];
+        square += term * term;
+        want[i] = dx[i] + add[i];
+    }
+    op_expect_of(t, "dx", u->dx, want, sqrt(square), OP_BOUND(s->type));
+    op_slope(t, "x", objective, f, f->x, dx, n, 1e-6);
+    if (s->frozen)
+        return;
+    op_slope(t, "w", objective, f, f->w, dw, s->cols, 1e-6);
+    for (int64_t i = 0; i < s->cols; i++) {
+        dw[i] += dw0[i];
+        db[i] += db0[i];
+    }
+    op_expect(t, "dw", u->dw, dw, OP_BOUND(s->grad_type) + 1e-6);
+    if (u->b)
+        op_expect(t, "db", u->db, db, OP_BOUND(s->grad_type) + 1e-6);
+}
+
+static double *keep(struct op_test *t, const struct op_buf *buf)
+{
+    double *copy = op_doubles(t, buf->n);
+    memcpy(copy, buf->host, (size_t)buf->n * sizeof(*copy));
+    return copy;
+}
+
+static void norm_case(struct op_test *t, const void *arg)
+{
+    const struct shape *s = arg;
+    int64_t n = s->rows * s->cols;
+    struct bufs u = { .x = op_random(t, n, s->type, 2, 0.5),
+        .w = op_random(t, s->cols, s->type, 0.3, 1),
+        .b = s->bias ? op_random(t, s->cols, s->type, 0.3, 0) : NULL,
+        .dy = op_random(t, n, s->type, 1, 0),
+        .add = s->add ? op_random(t, n, s->type, 1, 0) : NULL,
+        .y = op_output(t, n, s->type),
+        .mean = op_output(t, s->rows, SHERD_F32),
+        .rstd = op_output(t, s->rows, SHERD_F32),
+        .dw = op_inout(op_random(t, s->cols, s->grad_type, 1, 0)),
+        .db = op_inout(op_random(t, s->cols, s->grad_type, 1, 0)) };
+    struct reference f = { s, u.x->host, u.w->host, u.b ? u.b->host : NULL, u.dy->host, op_doubles(t, 2 * n),
+        op_doubles(t, s->rows), op_doubles(t, s->rows) };
+    double *dw = keep(t, u.dw), *db = keep(t, u.db);
+    if (u.add)
+        memcpy(f.y + n, u.add->host, (size_t)n * sizeof(*f.y));
+    u.dx = s->add == 2 ? op_inout(u.add) : op_output(t, n, s->type);
+    run_forward(t, s, &u);
+    run_backward(t, s, &u);
+    if (!t->repeat)
+        check(t, s, &u, &f, dw, db);
+}
+
+static void sizes(enum sherd_norm_kind kind)
+{
+    static const int64_t sizes[][2] = { { 1, 1 }, { 3, 7 }, { 7, 24 }, { 101, 128 }, { 24, 257 }, { 300, 65 },
+        { 2, 4100 }, { 2100, 3 } };
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+        for (int v = 0; v < 6; v++)
+            op_run(norm_case, &(struct shape){ sizes[i][0], sizes[i][1], kind, op_types[v % 2],
+                                  op_types[v / 2 % 2], kind == SHERD_LAYER_NORM && v % 3, v % 3, v == 4 });
+}
+
+static void layer_norm(void **state)
+{
+    (void)state;
+    sizes(SHERD_LAYER_NORM);
+}
+
+static void rms_norm(void **state)
+{
+    (void)state;
+    sizes(SHERD_RMS_NORM);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layer_norm),
+        cmocka_unit_test(rms_norm),
+    };
+    return op_main(argc, argv, tests, ARRAY_LEN(tests));
+}
