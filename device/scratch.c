@@ -29,15 +29,19 @@ size_t sherd_norm_backward_scratch(const struct sherd_norm_backward *a)
 
 size_t sherd_attention_forward_scratch(const struct sherd_attention_forward *a)
 {
-    (void)a;
-    return 0;
+    return a->type == SHERD_BF16 ? SCRATCH_ATTENTION_SMALL : 0;
 }
 
-/* The dot products of out and dout, [B,H,T]; then, where storage is not float, sums of dq, [B,T,H,D]. */
+/* The dot products of out and dout, [B,H,T]; then, where storage is not float, sums of dq, [B,T,H,D]; or what
+ * cuDNN wants, see scratch.h. */
 size_t sherd_attention_backward_scratch(const struct sherd_attention_backward *a)
 {
     int64_t rows = a->batch * a->heads * a->seq;
-    return room(rows, sizeof(float)) + (a->type == SHERD_F32 ? 0 : room(rows * a->head_dim, sizeof(float)));
+    if (a->type == SHERD_F32 || a->kv_heads < 1)
+        return room(rows, sizeof(float));
+    size_t sums = room(rows, sizeof(float)) + room(rows * a->head_dim, sizeof(float));
+    return MAX(
+        sums, room(scratch_attention_backward(a->batch, a->seq, a->heads, a->kv_heads, a->head_dim), 1));
 }
 
 /* Rows by token: the first row of each token, then for each row the next with the same token; room for one
