@@ -22,6 +22,14 @@ enum cuda_fault { CUDA_FAULT_TOKEN, CUDA_FAULT_TARGET, CUDA_FAULTS };
 
 struct matmul_plans; /* matmul.c */
 
+/* Somebody whose work on the GPU may never end. While the host waits for the GPU it asks, with the seconds it
+ * has waited; a status other than OK ends the wait. Asked once more when the work is done. */
+struct cuda_watch {
+    int (*poll)(void *ctx, double waited);
+    void *ctx;
+    struct cuda_watch *next;
+};
+
 struct cuda_device {
     int index; /* CUDA's number of the GPU */
     int multiprocessors;
@@ -29,6 +37,7 @@ struct cuda_device {
     /* Attention's own state; made at its first use, given to `attention_close` when the device closes. */
     void *attention;
     void (*attention_close)(void *attention);
+    struct cuda_watch *watches; /* wait.c */
 };
 
 struct cuda_queue {
@@ -59,6 +68,13 @@ int cuda_check_at(cudaError_t err, const char *what, const char *file, int line)
 int cuda_launched_at(const char *op, const char *file, int line);
 #define CUDA_LAUNCHED(op) cuda_launched_at(op, __FILE__, __LINE__)
 int cuda_unsupported(const char *op, enum sherd_dtype type);
+
+/* wait.c. Watchers come and go in the thread that waits. */
+void cuda_watch(struct cuda_device *cd, struct cuda_watch *watch);
+void cuda_unwatch(struct cuda_device *cd, const struct cuda_watch *watch);
+/* As cudaStreamSynchronize and cudaEventSynchronize, but ended by a watcher. */
+int cuda_wait_stream(const struct cuda_device *cd, cudaStream_t stream);
+int cuda_wait_event(const struct cuda_device *cd, cudaEvent_t event);
 
 /* matmul.c */
 int matmul_open(struct cuda_device *cd);

@@ -1,0 +1,487 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Ranks on GPUs, through NCCL; built into the GPU plugin. Communicators are non-blocking: no call of NCCL's
+ * holds the host up, and every wait is here, with a deadline and a look at NCCL's own errors and at the other
+ * ranks (through the side, see comm/ops.h). Waits for a GPU that is stuck in a collective end through a watch
+ * on the device.
+ *
+ * The communicator that is opened is for gathering: with memory that was exposed, NCCL moves it by copy
+ * engines and leaves the processors to the mathematics. Its twins are for reducing, with NCCL's defaults.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <nccl.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "comm/ops.h"
+#include "device/cuda/launch.h"
+#include "device/ops.h"
+
+#define OLDEST NCCL_VERSION(2, 18, 1) /* non-blocking communicators that can be split */
+#define LOOK_SECONDS 0.05             /* between looks at the other ranks */
+#define CLOSE_SECONDS 30.0
+#define GONE ncclNumResults /* not a result of NCCL's: the communicator was aborted */
+
+_Static_assert(sizeof(ncclUniqueId) <= COMM_ID_BYTES, "an NCCL id does not fit");
+
+/* Memory that was exposed. */
+struct window {
+    struct window *next;
+    void *base;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    ncclWindow_t handle; /* NULL where NCCL has no use for it */
+#endif
+};
+
+struct nccl {
+    struct sherd_comm *owner;
+    pthread_mutex_t lock; /* around every use of comm, as another thread may abort */
+    ncclComm_t comm;      /* NULL once it has been aborted, for this: */
+    char reason[512];
+    struct cuda_watch watch;
+    struct window *windows;
+    const char *last; /* name and number of the last collective brought */
+    unsigned long long calls;
+};
+
+/* A collective. */
+struct call {
+    enum sherd_collective kind;
+    void *out;
+    const void *in;
+    size_t elems;
+    ncclDataType_t type;
+    int detail; /* ncclRedOp_t, or the root */
+};
+
+static const char *const names[] = {
+    [SHERD_ALL_GATHER] = "all-gather",
+    [SHERD_REDUCE_SCATTER] = "reduce-scatter",
+    [SHERD_ALL_REDUCE] = "all-reduce",
+    [SHERD_BROADCAST] = "broadcast",
+};
+
+/* NCCL's words for a failure; the last error of the library, as non-blocking calls fail in threads of its
+ * own. */
+static int fail(ncclResult_t r, const char *what)
+{
+    const char *more = ncclGetLastError(NULL);
+    return SHERD_FAIL(SHERD_ECOMM, "NCCL: %s: %s%s%s", what, ncclGetErrorString(r), more && *more ? ": " : "",
+        more ? more : "");
+}
+
+/* ---- ending ---- */
+
+/* Under the lock. Kernels and calls under way end with an error, here; peers learn of it from the side. */
+static void end_locked(struct nccl *n, const char *reason)
+{
+    if (!n->comm)
+        return;
+    snprintf(n->reason, sizeof(n->reason), "%s", reason);
+    ncclResult_t r = ncclCommAbort(n->comm);
+    n->comm = NULL;
+    if (r != ncclSuccess && r != ncclInProgress)
+        log_warn("NCCL: abort: %s", ncclGetErrorString(r));
+}
+
+static void end(struct nccl *n, const char *reason)
+{
+    pthread_mutex_lock(&n->lock);
+    end_locked(n, reason);
+    pthread_mutex_unlock(&n->lock);
+}
+
+/* A failure with its text set: this rank's part ends and the others are told. Returns the status, text kept.
+ */
+static int give_up(struct nccl *n, int status)
+{
+    char text[512];
+    struct sherd_comm *side = n->owner->side;
+    snprintf(text, sizeof(text), "%s", sherd_error());
+    if (status != SHERD_EPEER)
+        side->ops->abort(side, text);
+    end(n, text);
+    return status_adopt(status, text);
+}
+
+static int ended(const struct nccl *n)
+{
+    return SHERD_FAIL(SHERD_EPEER, "the communicator was aborted: %s", n->reason);
+}
+
+/* ---- waiting ---- */
+
+/* NCCL's state of a communicator: ncclInProgress while a call is under way. */
+static ncclResult_t state_of(struct nccl *n)
+{
+    ncclResult_t async = ncclSuccess;
+    pthread_mutex_lock(&n->lock);
+    ncclResult_t r = n->comm ? ncclCommGetAsyncError(n->comm, &async) : GONE;
+    pthread_mutex_unlock(&n->lock);
+    return r == ncclSuccess ? async : r;
+}
+
+static int look_at_peers(const struct nccl *n)
+{
+    struct sherd_comm *side = n->owner->side;
+    return side->ops->check(side);
+}
+
+/* Until the last call has been taken, at most `seconds`. Does not end the communicator. NCCL makes each call
+ * of a non-blocking communicator in a thread of its own, some tens of microseconds: the first millisecond is
+ * spun. */
+static int wait_ready(struct nccl *n, const char *what, double seconds)
+{
+    double start = clock_seconds(), looked = start;
+    for (;;) {
+        ncclResult_t r = state_of(n);
+        if (r == ncclSuccess)
+            return SHERD_OK;
+        if (r != ncclInProgress)
+            return r == GONE ? ended(n) : fail(r, what);
+        double now = clock_seconds();
+        if (now - looked > LOOK_SECONDS) {
+            SHERD_TRY(look_at_peers(n));
+            looked = now;
+        }
+        if (now - start > seconds)
+            return SHERD_FAIL(SHERD_ETIMEOUT, "NCCL: %s: not all ranks have come in %g s", what, seconds);
+        if (now - start > 0.001)
+            nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+    }
+}
+
+/* The result of a call that was just made. */
+static int settle(struct nccl *n, ncclResult_t r, const char *what)
+{
+    if (r == ncclSuccess)
+        return SHERD_OK;
+    if (r == GONE)
+        return ended(n);
+    int st = r == ncclInProgress ? wait_ready(n, what, n->owner->timeout) : fail(r, what);
+    return st == SHERD_OK ? SHERD_OK : give_up(n, st);
+}
+
+/* While the host waits for the GPU, see struct cuda_watch. */
+static int watch(void *ctx, double waited)
+{
+    struct nccl *n = ctx;
+    ncclResult_t r = state_of(n);
+    int st = SHERD_OK;
+    if (r == GONE)
+        return ended(n);
+    if (r != ncclSuccess && r != ncclInProgress)
+        st = fail(r, "a collective under way");
+    if (st == SHERD_OK)
+        st = look_at_peers(n);
+    if (st == SHERD_OK && n->calls > 0 && waited > n->owner->timeout)
+        st = SHERD_FAIL(SHERD_ETIMEOUT,
+            "rank %d: the GPU has made no progress for %g s; the last collective brought was %s #%llu",
+            n->owner->world.rank, n->owner->timeout, n->last, n->calls);
+    return st == SHERD_OK ? SHERD_OK : give_up(n, st);
+}
+
+/* ---- collectives ---- */
+
+static int map_type(ncclDataType_t *out, enum sherd_dtype type)
+{
+    static const struct {
+        enum sherd_dtype type;
+        ncclDataType_t nccl;
+    } map[] = {
+        { SHERD_F32, ncclFloat32 },
+        { SHERD_BF16, ncclBfloat16 },
+        { SHERD_F16, ncclFloat16 },
+        { SHERD_F64, ncclFloat64 },
+        { SHERD_I32, ncclInt32 },
+        { SHERD_I64, ncclInt64 },
+        { SHERD_U8, ncclUint8 },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(map); i++) {
+        if (map[i].type == type) {
+            *out = map[i].nccl;
+            return SHERD_OK;
+        }
+    }
+    return SHERD_FAIL(SHERD_EUNSUPPORTED, "NCCL has no type for %s", sherd_dtype_name(type));
+}
+
+/* In place where the addresses say so: NCCL has the same rule as comm/ops.h. */
+static ncclResult_t enqueue(ncclComm_t comm, const struct call *c, cudaStream_t stream)
+{
+    switch (c->kind) {
+    case SHERD_ALL_GATHER:
+        return ncclAllGather(c->in, c->out, c->elems, c->type, comm, stream);
+    case SHERD_REDUCE_SCATTER:
+        return ncclReduceScatter(c->in, c->out, c->elems, c->type, (ncclRedOp_t)c->detail, comm, stream);
+    case SHERD_ALL_REDUCE:
+        return ncclAllReduce(c->in, c->out, c->elems, c->type, (ncclRedOp_t)c->detail, comm, stream);
+    default:
+        return ncclBroadcast(c->in, c->out, c->elems, c->type, c->detail, comm, stream);
+    }
+}
+
+static int run(struct sherd_comm *comm, struct sherd_queue *queue, const struct call *call)
+{
+    struct nccl *n = comm->impl;
+    if (call->elems == 0)
+        return SHERD_OK;
+    cudaStream_t stream = cuda_enter(queue);
+    pthread_mutex_lock(&n->lock);
+    ncclResult_t r = n->comm ? enqueue(n->comm, call, stream) : GONE;
+    pthread_mutex_unlock(&n->lock);
+    n->last = names[call->kind];
+    n->calls++;
+    return settle(n, r, n->last);
+}
+
+static int nccl_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
+    int64_t elems, enum sherd_dtype type)
+{
+    struct call c = { SHERD_ALL_GATHER, out, in, (size_t)elems, ncclFloat32, 0 };
+    SHERD_TRY(map_type(&c.type, type));
+    return run(comm, queue, &c);
+}
+
+static int nccl_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue, void *out, void *in,
+    int64_t elems, enum sherd_dtype type)
+{
+    struct call c = { SHERD_REDUCE_SCATTER, out, in, (size_t)elems, ncclFloat32, ncclSum };
+    SHERD_TRY(map_type(&c.type, type));
+    return run(comm, queue, &c);
+}
+
+static int nccl_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *buf, int64_t elems,
+    enum sherd_dtype type, enum comm_reduce reduce)
+{
+    struct call c = { SHERD_ALL_REDUCE, buf, buf, (size_t)elems, ncclFloat32,
+        reduce == COMM_MAX ? ncclMax : ncclSum };
+    SHERD_TRY(map_type(&c.type, type));
+    return run(comm, queue, &c);
+}
+
+static int nccl_broadcast(
+    struct sherd_comm *comm, struct sherd_queue *queue, void *buf, size_t bytes, int root)
+{
+    struct call c = { SHERD_BROADCAST, buf, buf, bytes, ncclUint8, root };
+    return run(comm, queue, &c);
+}
+
+/* ---- memory that is used again and again ---- */
+
+static int nccl_expose(struct sherd_comm *comm, void *base, size_t bytes)
+{
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    struct nccl *n = comm->impl;
+    struct window *w = mem_zalloc(1, sizeof(*w));
+    if (!w)
+        return SHERD_ENOMEM;
+    w->base = base;
+    w->next = n->windows;
+    n->windows = w;
+    SHERD_TRY(CUDA_CHECK(cudaSetDevice(cuda_device(comm->dev)->index)));
+    pthread_mutex_lock(&n->lock);
+    /* The handle is written when the call is complete, so it must stay where it is. */
+    ncclResult_t r =
+        n->comm ? ncclCommWindowRegister(n->comm, base, bytes, &w->handle, NCCL_WIN_COLL_SYMMETRIC) : GONE;
+    pthread_mutex_unlock(&n->lock);
+    SHERD_TRY(settle(n, r, "window"));
+    if (!w->handle)
+        log_info("NCCL registers no memory here (no peer access, or switched off); collectives go without");
+#else
+    (void)comm, (void)base, (void)bytes;
+    log_info("NCCL %d registers no memory; collectives go without", NCCL_VERSION_CODE);
+#endif
+    return SHERD_OK;
+}
+
+static void window_close(struct nccl *n, struct window *w)
+{
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    pthread_mutex_lock(&n->lock);
+    ncclResult_t r = n->comm && w->handle ? ncclCommWindowDeregister(n->comm, w->handle) : ncclSuccess;
+    pthread_mutex_unlock(&n->lock);
+    if (r != ncclSuccess)
+        log_warn("NCCL: deregistering memory: %s", ncclGetErrorString(r));
+#endif
+    mem_free(w);
+}
+
+static void nccl_conceal(struct sherd_comm *comm, void *base)
+{
+    struct nccl *n = comm->impl;
+    for (struct window **at = &n->windows; *at; at = &(*at)->next) {
+        if ((*at)->base == base) {
+            struct window *w = *at;
+            *at = w->next;
+            window_close(n, w);
+            return;
+        }
+    }
+}
+
+/* ---- opening and closing ---- */
+
+static int check_version(void)
+{
+    int version = 0;
+    ncclResult_t r = ncclGetVersion(&version);
+    if (r != ncclSuccess)
+        return fail(r, "ncclGetVersion");
+    if (version < OLDEST)
+        return SHERD_FAIL(SHERD_EUNSUPPORTED, "NCCL %d is too old: 2.18.1 or later is needed", version);
+    return SHERD_OK;
+}
+
+static int nccl_make_id(void *id)
+{
+    ncclUniqueId made;
+    SHERD_TRY(check_version());
+    ncclResult_t r = ncclGetUniqueId(&made);
+    if (r != ncclSuccess)
+        return fail(r, "ncclGetUniqueId");
+    memcpy(id, &made, sizeof(made));
+    return SHERD_OK;
+}
+
+static struct nccl *nccl_new(struct sherd_comm *comm)
+{
+    struct nccl *n = mem_zalloc(1, sizeof(*n));
+    if (!n)
+        return NULL;
+    n->owner = comm;
+    n->last = "none";
+    snprintf(n->reason, sizeof(n->reason), "it was never opened");
+    n->watch = (struct cuda_watch){ .poll = watch, .ctx = n };
+    pthread_mutex_init(&n->lock, NULL);
+    comm->impl = n;
+    cuda_watch(cuda_device(comm->dev), &n->watch);
+    return n;
+}
+
+static ncclConfig_t config_for(int gathering)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+    if (gathering)
+        config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+#else
+    (void)gathering;
+#endif
+    return config;
+}
+
+/* One rank of this process begins to open; it is ready later. */
+static int begin(struct nccl *n, const ncclUniqueId *id)
+{
+    const struct sherd_world *world = &n->owner->world;
+    ncclConfig_t config = config_for(1);
+    SHERD_TRY(CUDA_CHECK(cudaSetDevice(cuda_device(n->owner->dev)->index)));
+    ncclResult_t r = ncclCommInitRankConfig(&n->comm, world->size, *id, world->rank, &config);
+    return r == ncclSuccess || r == ncclInProgress ? SHERD_OK : fail(r, "ncclCommInitRankConfig");
+}
+
+static int nccl_open(struct sherd_comm *const *comms, int n, const void *id)
+{
+    ncclUniqueId unique;
+    int st = check_version();
+    memcpy(&unique, id, sizeof(unique));
+    for (int i = 0; i < n && st == SHERD_OK; i++)
+        st = nccl_new(comms[i]) ? SHERD_OK : SHERD_ENOMEM;
+    SHERD_TRY(st);
+    /* Ranks of one thread must begin together, or the first would wait for the second. */
+    ncclResult_t r = ncclGroupStart();
+    for (int i = 0; i < n && st == SHERD_OK; i++)
+        st = begin(comms[i]->impl, &unique);
+    ncclResult_t ending = ncclGroupEnd();
+    r = r != ncclSuccess ? r : ending;
+    if (st == SHERD_OK && r != ncclSuccess && r != ncclInProgress)
+        st = fail(r, "opening");
+    for (int i = 0; i < n && st == SHERD_OK; i++)
+        st = settle(comms[i]->impl, ncclInProgress, "opening");
+    return st;
+}
+
+static int nccl_dup(struct sherd_comm *comm, struct sherd_comm *twin)
+{
+    struct nccl *from = comm->impl, *n = nccl_new(twin);
+    ncclConfig_t config = config_for(0);
+    if (!n)
+        return SHERD_ENOMEM;
+    SHERD_TRY(CUDA_CHECK(cudaSetDevice(cuda_device(comm->dev)->index)));
+    pthread_mutex_lock(&from->lock);
+    ncclResult_t r = from->comm ? ncclCommSplit(from->comm, 0, comm->world.rank, &n->comm, &config) : GONE;
+    pthread_mutex_unlock(&from->lock);
+    SHERD_TRY(settle(from, r, "ncclCommSplit")); /* then n->comm is set */
+    return settle(n, ncclInProgress, "a second communicator");
+}
+
+static void nccl_abort(struct sherd_comm *comm, const char *reason)
+{
+    if (comm->impl)
+        end(comm->impl, reason);
+}
+
+/* Flushes what is under way, within bounds, and frees; what cannot be flushed is aborted. */
+static void finish(struct nccl *n)
+{
+    if (!n->comm)
+        return;
+    ncclResult_t r = ncclCommFinalize(n->comm);
+    int st = SHERD_OK;
+    if (r == ncclInProgress)
+        st = wait_ready(n, "closing", MIN(CLOSE_SECONDS, n->owner->timeout));
+    else if (r != ncclSuccess)
+        st = fail(r, "closing");
+    if (st != SHERD_OK) {
+        log_warn("%s", sherd_error());
+        end(n, "closed");
+        return;
+    }
+    r = ncclCommDestroy(n->comm);
+    n->comm = NULL;
+    if (r != ncclSuccess && r != ncclInProgress)
+        log_warn("NCCL: closing: %s", ncclGetErrorString(r));
+}
+
+static void nccl_close(struct sherd_comm *comm)
+{
+    struct nccl *n = comm->impl;
+    struct cuda_device *cd = cuda_device(comm->dev);
+    if (cudaSetDevice(cd->index) != cudaSuccess)
+        (void)cudaGetLastError();
+    cuda_unwatch(cd, &n->watch);
+    if (n->comm && look_at_peers(n) != SHERD_OK)
+        end(n, sherd_error());
+    while (n->windows) {
+        struct window *w = n->windows;
+        n->windows = w->next;
+        window_close(n, w);
+    }
+    finish(n);
+    pthread_mutex_destroy(&n->lock);
+    mem_free(n);
+}
+
+const struct comm_ops comm_nccl = {
+    .kind = "nccl",
+    .all_gather = nccl_all_gather,
+    .reduce_scatter = nccl_reduce_scatter,
+    .all_reduce = nccl_all_reduce,
+    .broadcast = nccl_broadcast,
+    .dup = nccl_dup,
+    .abort = nccl_abort,
+    .close = nccl_close,
+    .make_id = nccl_make_id,
+    .open = nccl_open,
+    .expose = nccl_expose,
+    .conceal = nccl_conceal,
+};

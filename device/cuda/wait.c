@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The host waits for the GPU. Where somebody watches (a communicator, whose work ends only if other ranks
+ * come), the wait is a loop that asks the watchers; otherwise it is CUDA's own.
+ */
+#include <sched.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "device/cuda/launch.h"
+
+#define SPIN_SECONDS 0.0002
+#define NAP_NANOSECONDS 50000
+#define ASK_SECONDS 0.05 /* between questions to the watchers */
+
+void cuda_watch(struct cuda_device *cd, struct cuda_watch *watch)
+{
+    watch->next = cd->watches;
+    cd->watches = watch;
+}
+
+void cuda_unwatch(struct cuda_device *cd, const struct cuda_watch *watch)
+{
+    for (struct cuda_watch **at = &cd->watches; *at; at = &(*at)->next) {
+        if (*at == watch) {
+            *at = watch->next;
+            return;
+        }
+    }
+}
+
+static int ask(const struct cuda_device *cd, double waited)
+{
+    for (struct cuda_watch *w = cd->watches; w; w = w->next)
+        SHERD_TRY(w->poll(w->ctx, waited));
+    return SHERD_OK;
+}
+
+/* One of the two is given. */
+static cudaError_t query(cudaStream_t stream, cudaEvent_t event)
+{
+    return event ? cudaEventQuery(event) : cudaStreamQuery(stream);
+}
+
+static int wait_for(const struct cuda_device *cd, cudaStream_t stream, cudaEvent_t event)
+{
+    double start = clock_seconds(), asked = start;
+    cudaError_t err;
+    while ((err = query(stream, event)) == cudaErrorNotReady) {
+        double now = clock_seconds();
+        if (now - asked > ASK_SECONDS) {
+            SHERD_TRY(ask(cd, now - start));
+            asked = now;
+        }
+        if (now - start < SPIN_SECONDS)
+            sched_yield();
+        else
+            nanosleep(&(struct timespec){ .tv_nsec = NAP_NANOSECONDS }, NULL);
+    }
+    SHERD_TRY(cuda_check_at(err, "waiting for the GPU", __FILE__, __LINE__));
+    /* An aborted collective ends like one that is done: only its watcher knows. */
+    return ask(cd, 0);
+}
+
+int cuda_wait_stream(const struct cuda_device *cd, cudaStream_t stream)
+{
+    return cd->watches ? wait_for(cd, stream, NULL) : CUDA_CHECK(cudaStreamSynchronize(stream));
+}
+
+int cuda_wait_event(const struct cuda_device *cd, cudaEvent_t event)
+{
+    return cd->watches ? wait_for(cd, NULL, event) : CUDA_CHECK(cudaEventSynchronize(event));
+}
