@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Which attention runs: cuDNN's where it is built in, found, and takes the shape; sherd's own otherwise. Both
+ * are deterministic, so the choice is one of speed; it is told in the log.
+ */
+#include "device/cuda/attn.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "device/cuda/launch.h"
+#include "device/ops.h"
+
+#ifdef SHERD_HAVE_CUDNN
+
+/* cd->attention */
+struct attn {
+    struct attn_cudnn *cudnn; /* NULL: not found */
+};
+
+static void attn_close(void *attention)
+{
+    struct attn *attn = attention;
+    attn_cudnn_destroy(attn->cudnn);
+    mem_free(attn);
+}
+
+static int attn_open(struct cuda_device *cd)
+{
+    struct attn *attn = mem_zalloc(1, sizeof(*attn));
+    if (!attn)
+        return SHERD_ENOMEM;
+    int st = attn_cudnn_create(&attn->cudnn);
+    if (st == SHERD_EUNSUPPORTED) {
+        log_info("attention runs on sherd's own kernels: %s", sherd_error());
+        st = SHERD_OK;
+    }
+    if (st != SHERD_OK) {
+        mem_free(attn);
+        return st;
+    }
+    cd->attention = attn;
+    cd->attention_close = attn_close;
+    return SHERD_OK;
+}
+
+/* *out = NULL where there is no cuDNN for this type. */
+static int find_cudnn(struct attn_cudnn **out, struct cuda_device *cd, enum sherd_dtype type)
+{
+    *out = NULL;
+    if (type != SHERD_BF16)
+        return SHERD_OK;
+    if (!cd->attention)
+        SHERD_TRY(attn_open(cd));
+    *out = ((struct attn *)cd->attention)->cudnn;
+    return SHERD_OK;
+}
+
+int cuda_attention_forward(struct sherd_queue *queue, const void *args)
+{
+    const struct sherd_attention_forward *a = args;
+    struct attn_cudnn *cudnn = NULL;
+    cudaStream_t stream = cuda_enter(queue);
+    SHERD_TRY(find_cudnn(&cudnn, cuda_device(queue->dev), a->type));
+    int st = cudnn ? attn_cudnn_forward(cudnn, stream, a) : SHERD_EUNSUPPORTED;
+    return st == SHERD_EUNSUPPORTED ? attn_own_forward(stream, a) : st;
+}
+
+int cuda_attention_backward(struct sherd_queue *queue, const void *args)
+{
+    const struct sherd_attention_backward *a = args;
+    struct attn_cudnn *cudnn = NULL;
+    cudaStream_t stream = cuda_enter(queue);
+    SHERD_TRY(find_cudnn(&cudnn, cuda_device(queue->dev), a->type));
+    int st = cudnn ? attn_cudnn_backward(cudnn, stream, a) : SHERD_EUNSUPPORTED;
+    return st == SHERD_EUNSUPPORTED ? attn_own_backward(stream, a) : st;
+}
+
+#else
+
+int cuda_attention_forward(struct sherd_queue *queue, const void *args)
+{
+    return attn_own_forward(cuda_enter(queue), args);
+}
+
+int cuda_attention_backward(struct sherd_queue *queue, const void *args)
+{
+    return attn_own_backward(cuda_enter(queue), args);
+}
+
+#endif

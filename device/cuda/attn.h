@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Attention on the GPU has two implementations: cuDNN's (bf16, where it takes the shape) and sherd's own
+ * kernels (everything else). attn.c chooses and says so once in the log; both give the same bits from run to
+ * run.
+ */
+#ifndef SHERD_DEVICE_CUDA_ATTN_H
+#define SHERD_DEVICE_CUDA_ATTN_H
+
+#include <cuda_runtime_api.h>
+
+#include <sherd/ops.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* attn.cu: any head size up to SHERD_MAX_HEAD_DIM, any sequence, F32 and BF16. */
+int attn_own_forward(cudaStream_t stream, const struct sherd_attention_forward *a);
+int attn_own_backward(cudaStream_t stream, const struct sherd_attention_backward *a);
+
+/* attn_cudnn.c. One for each device; not thread-safe, as a device's queues are filled by one thread. */
+struct attn_cudnn;
+/* For the current CUDA device. EUNSUPPORTED without cuDNN. */
+int attn_cudnn_create(struct attn_cudnn **out);
+void attn_cudnn_destroy(struct attn_cudnn *c); /* NULL is fine */
+/* EUNSUPPORTED (nothing was enqueued) where cuDNN does not take the shape deterministically; the text is kept
+ * and given again for the same shape. */
+int attn_cudnn_forward(struct attn_cudnn *c, cudaStream_t stream, const struct sherd_attention_forward *a);
+int attn_cudnn_backward(struct attn_cudnn *c, cudaStream_t stream, const struct sherd_attention_backward *a);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
