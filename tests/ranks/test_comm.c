@@ -40,7 +40,7 @@ static double value(int rank, int64_t i, uint64_t salt)
 
 static void put(void *out, int64_t at, enum sherd_dtype type, int rank, int64_t i, uint64_t salt)
 {
-    uint64_t bits = t_bits(salt * 64 + (uint64_t)rank, (uint64_t)i);
+    uint64_t seed = salt * 64 + (uint64_t)rank;
     switch (type) {
     case SHERD_F32:
         ((float *)out)[at] = (float)value(rank, i, salt);
@@ -52,13 +52,13 @@ static void put(void *out, int64_t at, enum sherd_dtype type, int rank, int64_t 
         ((double *)out)[at] = value(rank, i, salt);
         break;
     case SHERD_I32:
-        ((int32_t *)out)[at] = (int32_t)bits;
+        ((int32_t *)out)[at] = (int32_t)t_bits(seed, (uint64_t)i);
         break;
     case SHERD_I64:
-        ((int64_t *)out)[at] = (int64_t)bits;
+        ((int64_t *)out)[at] = (int64_t)t_bits(seed, (uint64_t)i);
         break;
     default:
-        ((uint8_t *)out)[at] = (uint8_t)bits;
+        ((uint8_t *)out)[at] = (uint8_t)t_bits(seed, (uint64_t)i);
         break;
     }
 }
@@ -194,17 +194,23 @@ static void try_broadcast(struct place *at, int64_t bytes, int root, uint64_t sa
 }
 
 /* Lengths around the pieces that a collective goes through in: `piece` in bytes. */
-static int lengths(int64_t out[8], size_t piece, enum sherd_dtype type)
+static void lengths(int64_t out[8], size_t piece, enum sherd_dtype type)
 {
     int64_t n = (int64_t)(piece / sherd_dtype_bytes(type));
     int64_t all[8] = { 0, 1, 7, 1000, n - 1, n, n + 1, 3 * n + 5 };
     memcpy(out, all, sizeof(all));
-    return 8;
 }
 
+/* Short ones are always tried; of long ones every form meets every length and type, over the worlds. */
+static int is_turn(int64_t n, int turn, int form)
+{
+    return n <= 1000 || turn % 3 == form;
+}
+
+/* ctx: how many of the types are tried with long arrays. */
 static void all_collectives(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
 {
-    (void)ctx;
+    size_t n_long = *(const size_t *)ctx;
     struct place at = { rank, sherd_comm_size(comm), comm, NULL };
     T_EQ(sherd_comm_rank(comm), rank);
     T_OK(sherd_queue_create(&at.queue, dev, SHERD_QUEUE_SIDE));
@@ -212,22 +218,30 @@ static void all_collectives(int rank, struct sherd_comm *comm, struct sherd_devi
     for (size_t k = 0; k < ARRAY_LEN(types); k++) {
         int64_t n[8];
         size_t piece = BLOCK_HALF_BYTES / (size_t)at.size / 64 * 64;
-        for (int i = 0; i < lengths(n, piece, types[k]); i++) {
-            try_scatter(&at, n[i], types[k], 0, salt++);
-            try_scatter(&at, n[i], types[k], 1, salt++);
+        int n_lengths = k < n_long ? 8 : 4;
+        lengths(n, piece, types[k]);
+        for (int i = 0; i < n_lengths; i++) {
+            if (is_turn(n[i], i + (int)k + at.size, 0))
+                try_scatter(&at, n[i], types[k], 0, salt++);
+            if (is_turn(n[i], i + (int)k + at.size, 1))
+                try_scatter(&at, n[i], types[k], 1, salt++);
         }
-        for (int i = 0; i < lengths(n, BLOCK_HALF_BYTES, types[k]); i++) {
-            /* Every type meets every kind of length, over the worlds. */
-            if (n[i] > 1000 && (i + (int)k + at.size) % 3 != 0)
-                continue;
-            try_gather(&at, n[i], types[k], 0, salt++);
-            try_gather(&at, n[i], types[k], 1, salt++);
-            try_reduce(&at, n[i], types[k], COMM_SUM, salt++);
-            try_reduce(&at, n[i], types[k], COMM_MAX, salt++);
+        lengths(n, BLOCK_HALF_BYTES, types[k]);
+        for (int i = 0; i < n_lengths; i++) {
+            int turn = i + (int)k + at.size;
+            if (is_turn(n[i], turn, 0)) {
+                try_gather(&at, n[i], types[k], 0, salt++);
+                try_reduce(&at, n[i], types[k], COMM_SUM, salt++);
+            }
+            if (is_turn(n[i], turn, 1))
+                try_gather(&at, n[i], types[k], 1, salt++);
+            if (is_turn(n[i], turn, 2))
+                try_reduce(&at, n[i], types[k], COMM_MAX, salt++);
         }
     }
     int64_t n[8];
-    for (int i = 0; i < lengths(n, BLOCK_HALF_BYTES, SHERD_U8); i++)
+    lengths(n, BLOCK_HALF_BYTES, SHERD_U8);
+    for (int i = 0; i < 8; i++)
         try_broadcast(&at, n[i], i % at.size, salt++);
     sherd_queue_destroy(at.queue);
 }
@@ -236,16 +250,18 @@ static void test_collectives_threads(void **state)
 {
     (void)state;
     static const int worlds[] = { 1, 2, 3, 4, 5, 8 };
+    size_t n_long = ARRAY_LEN(types);
     for (size_t i = 0; i < ARRAY_LEN(worlds); i++)
-        t_ranks(worlds[i], T_THREADS | (i % 2 ? T_ASYNC : 0), all_collectives, NULL);
+        t_ranks(worlds[i], T_THREADS | (i % 2 ? T_ASYNC : 0), all_collectives, &n_long);
 }
 
 static void test_collectives_processes(void **state)
 {
     (void)state;
     static const int worlds[] = { 1, 2, 3, 4, 5, 8 };
+    size_t n_long = 2;
     for (size_t i = 0; i < ARRAY_LEN(worlds); i++)
-        t_ranks(worlds[i], T_PROCESSES | (i % 2 ? 0 : T_ASYNC), all_collectives, NULL);
+        t_ranks(worlds[i], T_PROCESSES | (i % 2 ? 0 : T_ASYNC), all_collectives, &n_long);
 }
 
 /* ---- many small ones, ranks out of step ---- */
