@@ -48,6 +48,13 @@ void t_limits(double deadline, double timeout)
     timeout_seconds = timeout > 0 ? timeout : 30;
 }
 
+static const char *device_kind = "cpu";
+
+void t_device(const char *kind)
+{
+    device_kind = kind ? kind : "cpu";
+}
+
 void *t_shared(size_t bytes)
 {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -112,8 +119,13 @@ static int is_async(const struct rank *rank)
 
 static void open_device(struct rank *rank)
 {
+    char name[32];
+    if (strcmp(device_kind, "cpu") == 0)
+        snprintf(name, sizeof(name), "cpu");
+    else
+        snprintf(name, sizeof(name), "%s:%d", device_kind, rank->index);
     T_OK(sherd_device_open(
-        &rank->dev, &(struct sherd_device_desc){ .name = "cpu", .threads = 1, .async = is_async(rank) }));
+        &rank->dev, &(struct sherd_device_desc){ .name = name, .threads = 1, .async = is_async(rank) }));
 }
 
 /* The rank from its communicator on, in its own thread or process. */

@@ -32,6 +32,10 @@ void t_ranks(int n, int mode, t_rank_fn fn, void *ctx);
 /* Seconds for one t_ranks; the communicators' timeout. 0 = 60 and 30. Both hold until set again. */
 void t_limits(double deadline, double timeout);
 
+/* The kind of device of the ranks that follow, a static text: "cpu" (NULL), or "cuda", where rank r gets GPU
+ * r. Use T_PROCESSES with it, and open no GPU in the test itself: CUDA does not survive a fork. */
+void t_device(const char *kind);
+
 /* Zeroed memory that forked ranks and the parent share; with T_THREADS too. */
 void *t_shared(size_t bytes);
 void t_shared_free(void *p, size_t bytes);

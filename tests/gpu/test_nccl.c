@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * What every communicator must do, by two ranks on two GPUs: each collective against a loop over the ranks,
+ * with and without exposed memory; two communicators at once; host helpers; and ranks that abort, die or do
+ * not come. Values are small integers, so that sums are exact in every type and order. Skips without two
+ * GPUs.
+ */
+#include "tests/t.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <sherd/ops.h>
+
+#include "base/clock.h"
+#include "base/half.h"
+#include "comm/ops.h"
+
+#define RANKS 2
+#define MOST_BYTES ((size_t)8 << 20) /* of a buffer on the device */
+
+static const enum sherd_dtype types[] = { SHERD_F32, SHERD_BF16, SHERD_F64, SHERD_I32, SHERD_I64 };
+static const int64_t lengths[] = { 0, 1, 7, 1000, 4096, 100003 };
+
+/* One rank's place in a test. */
+struct place {
+    int rank;
+    struct sherd_comm *comm;
+    struct sherd_device *dev;
+    struct sherd_queue *queue;
+    char *buf, *other; /* device memory, MOST_BYTES each */
+};
+
+static void enter(struct place *at, int rank, struct sherd_comm *comm, struct sherd_device *dev)
+{
+    void *p[2];
+    T_EQ(sherd_comm_rank(comm), rank);
+    T_EQ(sherd_comm_size(comm), RANKS);
+    *at = (struct place){ .rank = rank, .comm = comm, .dev = dev };
+    T_OK(sherd_queue_create(&at->queue, dev, SHERD_QUEUE_SIDE));
+    for (int i = 0; i < 2; i++)
+        T_OK(sherd_device_alloc(dev, &p[i], MOST_BYTES));
+    at->buf = p[0];
+    at->other = p[1];
+}
+
+static void leave(struct place *at)
+{
+    sherd_device_free(at->dev, at->buf);
+    sherd_device_free(at->dev, at->other);
+    sherd_queue_destroy(at->queue);
+}
+
+/* ---- values, and what becomes of them ---- */
+
+static int value(int rank, int64_t i, uint64_t salt)
+{
+    return (int)(t_bits(salt * 64 + (uint64_t)rank, (uint64_t)i) % 33) - 16;
+}
+
+static void put(char *out, int64_t at, enum sherd_dtype type, int x)
+{
+    switch (type) {
+    case SHERD_F32:
+        ((float *)(void *)out)[at] = (float)x;
+        break;
+    case SHERD_BF16:
+        ((bf16 *)(void *)out)[at] = bf16_from_float((float)x);
+        break;
+    case SHERD_F64:
+        ((double *)(void *)out)[at] = x;
+        break;
+    case SHERD_I32:
+        ((int32_t *)(void *)out)[at] = x;
+        break;
+    default:
+        ((int64_t *)(void *)out)[at] = x;
+        break;
+    }
+}
+
+/* Host memory with elements from..from + n of one rank, or of the reduction of all (rank -1: sum, -2: max).
+ */
+static char *expected(int rank, int64_t from, int64_t n, enum sherd_dtype type, uint64_t salt)
+{
+    char *out = malloc((size_t)n * sherd_dtype_bytes(type) + 1);
+    for (int64_t i = 0; i < n; i++) {
+        int a = value(0, from + i, salt), b = value(1, from + i, salt);
+        put(out, i, type, rank == -1 ? a + b : rank == -2 ? MAX(a, b) : rank == 0 ? a : b);
+    }
+    return out;
+}
+
+static void send_up(struct place *at, char *dst, const char *src, size_t bytes)
+{
+    if (bytes > 0)
+        T_OK(sherd_copy(at->queue, &(struct sherd_copy){ .dst = dst, .src = src, .bytes = bytes }));
+    T_OK(sherd_queue_sync(at->queue));
+}
+
+static void compare(struct place *at, const char *device, const char *want, size_t bytes)
+{
+    char *got = malloc(bytes + 1);
+    send_up(at, got, device, bytes);
+    T_BITS(got, want, bytes);
+    free(got);
+}
+
+/* ---- each collective ---- */
+
+static void try_gather(struct place *at, int64_t n, enum sherd_dtype type, int in_place, uint64_t salt)
+{
+    size_t bytes = (size_t)n * sherd_dtype_bytes(type);
+    char *mine = expected(at->rank, 0, n, type, salt);
+    char *in = in_place ? at->buf + (size_t)at->rank * bytes : at->other;
+    send_up(at, in, mine, bytes);
+    T_OK(comm_all_gather(at->comm, at->queue, at->buf, in, n, type));
+    T_OK(sherd_queue_sync(at->queue));
+    for (int r = 0; r < RANKS; r++) {
+        char *want = expected(r, 0, n, type, salt);
+        compare(at, at->buf + (size_t)r * bytes, want, bytes);
+        free(want);
+    }
+    free(mine);
+}
+
+static void try_scatter(struct place *at, int64_t n, enum sherd_dtype type, int in_place, uint64_t salt)
+{
+    size_t bytes = (size_t)n * sherd_dtype_bytes(type);
+    char *whole = expected(at->rank, 0, n * RANKS, type, salt);
+    char *want = expected(-1, at->rank * n, n, type, salt);
+    char *out = in_place ? at->buf + (size_t)at->rank * bytes : at->other;
+    send_up(at, at->buf, whole, bytes * RANKS);
+    T_OK(comm_reduce_scatter(at->comm, at->queue, out, at->buf, n, type));
+    compare(at, out, want, bytes);
+    free(whole);
+    free(want);
+}
+
+static void try_reduce(
+    struct place *at, int64_t n, enum sherd_dtype type, enum comm_reduce how, uint64_t salt)
+{
+    size_t bytes = (size_t)n * sherd_dtype_bytes(type);
+    char *mine = expected(at->rank, 0, n, type, salt);
+    char *want = expected(how == COMM_SUM ? -1 : -2, 0, n, type, salt);
+    send_up(at, at->buf, mine, bytes);
+    T_OK(comm_all_reduce(at->comm, at->queue, at->buf, n, type, how));
+    compare(at, at->buf, want, bytes);
+    free(mine);
+    free(want);
+}
+
+static void try_broadcast(struct place *at, int64_t n, int root, uint64_t salt)
+{
+    size_t bytes = (size_t)n * sizeof(int32_t);
+    char *mine = expected(at->rank, 0, n, SHERD_I32, salt), *want = expected(root, 0, n, SHERD_I32, salt);
+    send_up(at, at->buf, mine, bytes);
+    T_OK(comm_broadcast(at->comm, at->queue, at->buf, bytes, root));
+    compare(at, at->buf, want, bytes);
+    free(mine);
+    free(want);
+}
+
+static void try_all(struct place *at)
+{
+    uint64_t salt = 1;
+    for (size_t k = 0; k < ARRAY_LEN(types); k++) {
+        for (size_t i = 0; i < ARRAY_LEN(lengths); i++) {
+            for (int in_place = 0; in_place < 2; in_place++) {
+                try_gather(at, lengths[i], types[k], in_place, salt++);
+                try_scatter(at, lengths[i], types[k], in_place, salt++);
+            }
+            try_reduce(at, lengths[i], types[k], COMM_SUM, salt++);
+            try_reduce(at, lengths[i], types[k], COMM_MAX, salt++);
+        }
+    }
+    for (size_t i = 0; i < ARRAY_LEN(lengths); i++)
+        try_broadcast(at, lengths[i], (int)i % RANKS, salt++);
+}
+
+static void collectives(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    (void)ctx;
+    struct place at;
+    struct sherd_comm_counters before, after;
+    enter(&at, rank, comm, dev);
+    try_all(&at);
+    sherd_comm_read(comm, &before);
+    T_OK(comm_all_gather(comm, at.queue, at.buf, at.buf + rank * 4000, 1000, SHERD_F32));
+    sherd_comm_read(comm, &after);
+    T_EQ(after.calls[SHERD_ALL_GATHER] - before.calls[SHERD_ALL_GATHER], 1);
+    T_EQ(after.bytes[SHERD_ALL_GATHER] - before.bytes[SHERD_ALL_GATHER], 4000);
+    T_OK(sherd_queue_sync(at.queue));
+    leave(&at);
+}
+
+static void test_collectives(void **state)
+{
+    (void)state;
+    t_ranks(RANKS, T_PROCESSES, collectives, NULL);
+}
+
+/* The same with memory that NCCL knows beforehand, by the opened communicator and by a twin. */
+static void exposed(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    (void)ctx;
+    struct place at;
+    struct sherd_comm *comms[2] = { comm, NULL };
+    enter(&at, rank, comm, dev);
+    T_OK(comm_dup(&comms[1], comm));
+    for (int k = 0; k < 2; k++) {
+        at.comm = comms[k];
+        T_OK(comm_expose(at.comm, at.buf, MOST_BYTES));
+        T_OK(comm_expose(at.comm, at.other, MOST_BYTES));
+        try_all(&at);
+        try_gather(&at, (int64_t)MOST_BYTES / RANKS / 4, SHERD_F32, 1, 1000);
+        try_scatter(&at, (int64_t)MOST_BYTES / RANKS / 4, SHERD_F32, 1, 1001);
+    }
+    for (int k = 0; k < 2; k++) {
+        comm_conceal(comms[k], at.buf);
+        comm_conceal(comms[k], at.other);
+    }
+    sherd_comm_close(comms[1]);
+    leave(&at);
+}
+
+static void test_exposed(void **state)
+{
+    (void)state;
+    t_ranks(RANKS, T_PROCESSES, exposed, NULL);
+}
+
+/* ---- two communicators, each on its queue ---- */
+
+#define TWINS_STEPS 50
+
+static void twins(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    (void)ctx;
+    struct place at;
+    struct sherd_comm *twin = NULL;
+    struct sherd_queue *queue;
+    int64_t n = 500000;
+    enter(&at, rank, comm, dev);
+    T_OK(comm_dup(&twin, comm));
+    T_OK(sherd_queue_create(&queue, dev, SHERD_QUEUE_SIDE));
+    char *one = expected(rank, 0, n, SHERD_F32, 7), *zero = calloc((size_t)n, sizeof(float));
+    send_up(&at, at.buf, one, (size_t)n * 4);
+    send_up(&at, at.other, rank == 1 ? one : zero, (size_t)n * 4);
+    for (int i = 0; i < TWINS_STEPS; i++) {
+        /* Both at once; a max of equal values changes nothing after the first. */
+        T_OK(comm_all_reduce(comm, at.queue, at.buf, n, SHERD_F32, COMM_MAX));
+        T_OK(comm_all_reduce(twin, queue, at.other, n, SHERD_F32, i ? COMM_MAX : COMM_SUM));
+    }
+    T_OK(sherd_queue_sync(queue));
+    T_OK(sherd_queue_sync(at.queue));
+    char *most = expected(-2, 0, n, SHERD_F32, 7), *second = expected(1, 0, n, SHERD_F32, 7);
+    compare(&at, at.buf, most, (size_t)n * 4);
+    compare(&at, at.other, second, (size_t)n * 4);
+    free(most);
+    free(second);
+    free(one);
+    free(zero);
+    sherd_queue_destroy(queue);
+    sherd_comm_close(twin);
+    leave(&at);
+}
+
+static void test_twins(void **state)
+{
+    (void)state;
+    t_ranks(RANKS, T_PROCESSES, twins, NULL);
+}
+
+/* Sums of any floats, again and again: the same bits. */
+static void repeatable(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    (void)ctx;
+    struct place at;
+    int64_t n = 200000;
+    size_t bytes = (size_t)n * sizeof(float);
+    float *x = malloc(bytes), *first = malloc(bytes), *again = malloc(bytes);
+    enter(&at, rank, comm, dev);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = t_float((uint64_t)rank, (uint64_t)i);
+    for (int i = 0; i < 5; i++) {
+        send_up(&at, at.buf, (char *)x, bytes);
+        T_OK(comm_all_reduce(comm, at.queue, at.buf, n, SHERD_F32, COMM_SUM));
+        send_up(&at, (char *)(i ? again : first), at.buf, bytes);
+        if (i)
+            T_BITS(first, again, bytes);
+    }
+    free(x);
+    free(first);
+    free(again);
+    leave(&at);
+}
+
+static void test_repeatable(void **state)
+{
+    (void)state;
+    t_ranks(RANKS, T_PROCESSES, repeatable, NULL);
+}
+
+/* ---- host helpers ---- */
+
+static void helpers(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    (void)dev, (void)ctx;
+    int32_t mine = 10 + rank, all[RANKS], sent = rank == 1 ? 77 : 0;
+    T_OK(comm_host_gather(comm, all, &mine, sizeof(mine)));
+    T_EQ(all[0], 10);
+    T_EQ(all[1], 11);
+    T_OK(comm_host_broadcast(comm, &sent, sizeof(sent), 1));
+    T_EQ(sent, 77);
+    T_OK(comm_barrier(comm));
+    T_OK(comm_agree(comm, SHERD_OK));
+    if (rank == 1)
+        T_FAILS(comm_agree(comm, SHERD_FAIL(SHERD_EIO, "the disk is full")), SHERD_EIO, "is full");
+    else
+        T_FAILS(comm_agree(comm, SHERD_OK), SHERD_EPEER, "rank 1: the disk is full");
+}
+
+static void test_helpers(void **state)
+{
+    (void)state;
+    t_ranks(RANKS, T_PROCESSES, helpers, NULL);
+}
+
+/* ---- ranks that abort, die or do not come: the wait ends in time, with a sentence ---- */
+
+#define MARGIN_SECONDS 10.0
+
+/* A first collective that all take part in, so that what follows hangs on the GPU and not in NCCL's set-up.
+ */
+static void warm(struct place *at)
+{
+    T_OK(sherd_fill(at->queue, &(struct sherd_fill){ .dst = at->buf, .bytes = MOST_BYTES }));
+    T_OK(comm_all_reduce(at->comm, at->queue, at->buf, 1000, SHERD_F32, COMM_SUM));
+    T_OK(sherd_queue_sync(at->queue));
+}
+
+static int sum_and_wait(struct place *at)
+{
+    SHERD_TRY(comm_all_reduce(at->comm, at->queue, at->buf, 1000, SHERD_F32, COMM_SUM));
+    return sherd_queue_sync(at->queue);
+}
+
+static void abort_wakes(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    (void)ctx;
+    struct place at;
+    enter(&at, rank, comm, dev);
+    warm(&at);
+    if (rank == 1) {
+        nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
+        sherd_comm_abort(comm, "enough");
+        T_FAILS(sum_and_wait(&at), SHERD_EPEER, "enough");
+    } else {
+        double start = clock_seconds();
+        T_FAILS(sum_and_wait(&at), SHERD_EPEER, "rank 1: enough");
+        T_TRUE(clock_seconds() - start < MARGIN_SECONDS);
+        T_FAILS(sum_and_wait(&at), SHERD_EPEER, "enough");
+    }
+    leave(&at);
+}
+
+static void test_abort_wakes(void **state)
+{
+    (void)state;
+    t_ranks(RANKS, T_PROCESSES, abort_wakes, NULL);
+}
+
+static void dead_rank(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    (void)ctx;
+    struct place at;
+    enter(&at, rank, comm, dev);
+    warm(&at);
+    if (rank == 1)
+        raise(SIGKILL);
+    double start = clock_seconds();
+    T_FAILS(sum_and_wait(&at), SHERD_EPEER, "rank 1");
+    T_TRUE(clock_seconds() - start < MARGIN_SECONDS);
+    leave(&at);
+}
+
+static void test_dead_rank(void **state)
+{
+    (void)state;
+    t_ranks(RANKS, T_PROCESSES | T_MAY_DIE, dead_rank, NULL);
+}
+
+static void late_rank(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    _Atomic int *told = ctx;
+    struct place at;
+    enter(&at, rank, comm, dev);
+    warm(&at);
+    if (rank == 1) {
+        while (!atomic_load(told))
+            nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+        T_FAILS(sum_and_wait(&at), SHERD_EPEER, "no progress");
+    } else {
+        T_FAILS(sum_and_wait(&at), SHERD_ETIMEOUT, "no progress for 3 s");
+        T_HAS(sherd_error(), "all-reduce #2");
+        atomic_store(told, 1);
+    }
+    leave(&at);
+}
+
+static void test_late_rank(void **state)
+{
+    (void)state;
+    _Atomic int *told = t_shared(sizeof(*told));
+    t_limits(60, 3);
+    t_ranks(RANKS, T_PROCESSES, late_rank, told);
+    t_limits(0, 0);
+    t_shared_free(told, sizeof(*told));
+}
+
+/* ---- */
+
+/* Asked in a process of its own, as CUDA does not survive a fork. */
+static int enough_gpus(void)
+{
+    int pid = (int)fork(), status = 0;
+    if (pid == 0) {
+        struct sherd_device *dev = NULL;
+        int st = sherd_device_open(&dev, &(struct sherd_device_desc){ .name = "cuda:1" });
+        if (st != SHERD_OK)
+            fprintf(stderr, "skipped: two GPUs are needed: %s\n", sherd_error());
+        _exit(st == SHERD_OK ? 0 : 1);
+    }
+    return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_collectives),
+        cmocka_unit_test(test_exposed),
+        cmocka_unit_test(test_twins),
+        cmocka_unit_test(test_repeatable),
+        cmocka_unit_test(test_helpers),
+        cmocka_unit_test(test_abort_wakes),
+        cmocka_unit_test(test_dead_rank),
+        cmocka_unit_test(test_late_rank),
+    };
+    if (!enough_gpus())
+        return 77;
+    t_device("cuda");
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
