@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "device/plugin.h"
 
 const size_t op_arg_bytes[OP_COUNT] = {
 #define XX(name) sizeof(struct sherd_##name),
@@ -39,7 +40,7 @@ static const struct {
         "use device cpu, or install an NVIDIA driver, CUDA and a build with -Dcuda=enabled" },
 };
 
-#define PLUGIN_SYMBOL "sherd_plugin_device"
+static const struct plugin_host plugin_host = PLUGIN_HOST_INIT;
 
 /* The folder of the file that this code is in, with '/'; empty if unknown. */
 static void own_folder(char *out, size_t bytes)
@@ -63,14 +64,15 @@ static int load_plugin(const struct dev_ops **out, const char *name, const char 
     if (!plugin)
         return SHERD_FAIL(
             SHERD_EUNSUPPORTED, "device '%s' cannot be used here: %s; %s", name, dlerror(), hint);
-    const struct dev_ops *(*get)(void) = NULL;
-    void *symbol = dlsym(plugin, PLUGIN_SYMBOL);
+    plugin_device_fn *get = NULL;
+    void *symbol = dlsym(plugin, PLUGIN_DEVICE);
     memcpy(&get, &symbol, sizeof(get));
     dlclose(plugin);
-    if (!get)
-        return SHERD_FAIL(SHERD_EUNSUPPORTED, "device '%s': %s has no %s(): it is not of this version", name,
-            file, PLUGIN_SYMBOL);
-    *out = get();
+    *out = get ? get(&plugin_host) : NULL;
+    if (!*out)
+        return SHERD_FAIL(SHERD_EUNSUPPORTED,
+            "device '%s': %s is not of this version of sherd (%s); build and install both together", name,
+            file, sherd_version());
     return SHERD_OK;
 }
 

@@ -25,7 +25,9 @@
     XX(log_line)                                                                                             \
     XX(mem_zalloc)                                                                                           \
     XX(mem_realloc)                                                                                          \
-    XX(mem_free)
+    XX(mem_free)                                                                                             \
+    XX(sherd_device_alloc)                                                                                   \
+    XX(sherd_device_free)
 
 struct plugin_host {
     size_t bytes; /* of this struct, and */
@@ -42,7 +44,7 @@ struct plugin_host {
     }
 
 /* What libsherd-cuda.so shows, found with dlsym. `host` must live as long as the process. NULL when the
- * plugin was built for another version of sherd (the error text says so). */
+ * plugin was built for another version of sherd. */
 typedef const struct dev_ops *plugin_device_fn(const struct plugin_host *host);
 #define PLUGIN_DEVICE "sherd_plugin_device"
 

@@ -9,9 +9,10 @@
 
 #include "base/status.h"
 
-/* Sums over rows are taken in blocks of rows, each block into cols floats of scratch. */
+/* Sums over rows are taken in blocks of rows, each block into cols floats of scratch. Blocks are what keeps a
+ * GPU busy: four for each of 132 multiprocessors. */
 #define SCRATCH_MIN_ROWS 16
-#define SCRATCH_MAX_ROW_BLOCKS 128
+#define SCRATCH_MAX_ROW_BLOCKS 528
 
 static inline int64_t scratch_block_rows(int64_t rows)
 {

@@ -46,6 +46,7 @@ struct cuda_queue {
     unsigned long long *faults; /* [CUDA_FAULTS], device memory in the same allocation */
     unsigned long long *seen;   /* [CUDA_FAULTS], pinned: the copy that queue_sync reads */
     int64_t vocab[CUDA_FAULTS]; /* of the last launch that can leave a fault, for its text; 0 = none yet */
+    int64_t seq;                /* of the last CUDA_FAULT_TOKEN */
 };
 
 #define CUDA_WORKSPACE_BYTES ((size_t)32 << 20)
@@ -57,8 +58,9 @@ struct cuda_queue *cuda_queue(const struct sherd_queue *queue);
  * operation. */
 cudaStream_t cuda_enter(const struct sherd_queue *queue);
 int cuda_multiprocessors(const struct sherd_queue *queue);
-/* The queue's word for faults of one kind; remembers `vocab` for the text. */
-unsigned long long *cuda_fault_word(const struct sherd_queue *queue, enum cuda_fault fault, int64_t vocab);
+/* The queue's word for faults of one kind; remembers the sizes for the text. */
+unsigned long long *cuda_fault_word(
+    const struct sherd_queue *queue, enum cuda_fault fault, int64_t vocab, int64_t seq);
 
 /* OK, or EDEVICE with CUDA's name and text of the error and `what` failed. */
 int cuda_check_at(cudaError_t err, const char *what, const char *file, int line);
@@ -75,6 +77,15 @@ void cuda_unwatch(struct cuda_device *cd, const struct cuda_watch *watch);
 /* As cudaStreamSynchronize and cudaEventSynchronize, but ended by a watcher. */
 int cuda_wait_stream(const struct cuda_device *cd, cudaStream_t stream);
 int cuda_wait_event(const struct cuda_device *cd, cudaEvent_t event);
+
+/* basic.cu: success if the plugin holds code that runs on the current GPU. */
+cudaError_t cuda_probe(void);
+/* out[cols] += the sum over p, in order, of parts[p * cols + c]. */
+void cuda_reduce_parts(
+    cudaStream_t stream, void *out, enum sherd_dtype type, const float *parts, int64_t n_parts, int64_t cols);
+/* c[m,n] += bias[n] where the epilogue cannot; c[m,n] by a plain kernel where cuBLASLt has none. */
+int cuda_add_bias(cudaStream_t stream, const struct sherd_matmul *a);
+int cuda_matmul_plain(cudaStream_t stream, const struct sherd_matmul *a);
 
 /* matmul.c */
 int matmul_open(struct cuda_device *cd);

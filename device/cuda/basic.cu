@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Element by element: cast, add, accumulate; sums of columns; and the plain matrix product.
+ */
+#include "device/cuda/util.cuh"
+#include "device/scratch.h"
+
+template <typename Y, typename X, int W> __global__ void cast_kernel(Y *y, const X *x, int64_t n)
+{
+    int64_t i;
+    int k = my_span<W>(n, &i);
+    if (k == 0)
+        return;
+    float v[W];
+    load<W>(v, x + i, k);
+    store<W>(y + i, v, k);
+}
+
+extern "C" cudaError_t cuda_probe(void)
+{
+    struct cudaFuncAttributes attributes;
+    return cudaFuncGetAttributes(&attributes, (const void *)cast_kernel<float, float, 1>);
+}
+
+extern "C" int cuda_cast(struct sherd_queue *queue, const void *args)
+{
+    const struct sherd_cast *a = (const struct sherd_cast *)args;
+    cudaStream_t stream = cuda_enter(queue);
+    if (a->n == 0)
+        return SHERD_OK;
+    WITH_TYPE(
+        "cast", a->y_type, Y, WITH_TYPE("cast", a->x_type, X, WITH_WIDTH(aligned16(a->y) && aligned16(a->x), {
+            cast_kernel<Y, X, W>
+                <<<blocks_for(a->n, THREADS * W), THREADS, 0, stream>>>((Y *)a->y, (const X *)a->x, a->n);
+        })))
+    return CUDA_LAUNCHED("cast");
+}
+
+template <typename T, int W> __global__ void add_kernel(T *y, const T *a, const T *b, int64_t n)
+{
+    int64_t i;
+    int k = my_span<W>(n, &i);
+    if (k == 0)
+        return;
+    float u[W], v[W];
+    load<W>(u, a + i, k);
+    load<W>(v, b + i, k);
+#pragma unroll
+    for (int j = 0; j < W; j++)
+        v[j] += u[j];
+    store<W>(y + i, v, k);
+}
+
+extern "C" int cuda_add(struct sherd_queue *queue, const void *args)
+{
+    const struct sherd_add *a = (const struct sherd_add *)args;
+    cudaStream_t stream = cuda_enter(queue);
+    if (a->n == 0)
+        return SHERD_OK;
+    WITH_TYPE("add", a->type, T, WITH_WIDTH(aligned16(a->y) && aligned16(a->a) && aligned16(a->b), {
+        add_kernel<T, W><<<blocks_for(a->n, THREADS * W), THREADS, 0, stream>>>(
+            (T *)a->y, (const T *)a->a, (const T *)a->b, a->n);
+    }))
+    return CUDA_LAUNCHED("add");
+}
+
+template <typename T, int W>
+__global__ void accumulate_kernel(float *dst, const T *src, int64_t n, int overwrite)
+{
+    int64_t i;
+    int k = my_span<W>(n, &i);
+    if (k == 0)
+        return;
+    float u[W], v[W];
+    load<W>(v, src + i, k);
+    if (!overwrite) {
+        load<W>(u, dst + i, k);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            v[j] += u[j];
+    }
+    store<W>(dst + i, v, k);
+}
+
+extern "C" int cuda_accumulate(struct sherd_queue *queue, const void *args)
+{
+    const struct sherd_accumulate *a = (const struct sherd_accumulate *)args;
+    cudaStream_t stream = cuda_enter(queue);
+    if (a->n == 0)
+        return SHERD_OK;
+    WITH_TYPE("accumulate", a->src_type, T, WITH_WIDTH(aligned16(a->dst) && aligned16(a->src), {
+        accumulate_kernel<T, W><<<blocks_for(a->n, THREADS * W), THREADS, 0, stream>>>(
+            a->dst, (const T *)a->src, a->n, a->overwrite);
+    }))
+    return CUDA_LAUNCHED("accumulate");
+}
+
+/* ---- sums of columns: every part takes a fixed range of rows, then the parts are added in order ---- */
+
+#define SUM_LANES 32 /* threads along columns */
+#define SUM_ROWS 8   /* threads along rows or parts */
+
+template <typename T, int W>
+__global__ void bias_parts_kernel(float *parts, const T *dy, int64_t rows, int64_t cols, int64_t rows_each)
+{
+    __shared__ float share[SUM_ROWS][SUM_LANES * W + 1];
+    int64_t c = ((int64_t)blockIdx.x * SUM_LANES + threadIdx.x) * W;
+    int64_t first = blockIdx.y * rows_each;
+    int64_t last = first + rows_each < rows ? first + rows_each : rows;
+    float sum[W] = { 0 };
+    if (c < cols) {
+#pragma unroll 4
+        for (int64_t r = first + threadIdx.y; r < last; r += SUM_ROWS) {
+            float v[W];
+            load<W>(v, dy + r * cols + c, W);
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                sum[j] += v[j];
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < W; j++)
+        share[threadIdx.y][j * SUM_LANES + threadIdx.x] = sum[j];
+    __syncthreads();
+    if (threadIdx.y != 0 || c >= cols)
+        return;
+#pragma unroll
+    for (int j = 0; j < W; j++) {
+        float s = 0;
+        for (int i = 0; i < SUM_ROWS; i++)
+            s += share[i][j * SUM_LANES + threadIdx.x];
+        parts[blockIdx.y * cols + c + j] = s;
+    }
+}
+
+template <typename G>
+__global__ void reduce_parts_kernel(G *out, const float *parts, int64_t n_parts, int64_t cols)
+{
+    __shared__ float share[SUM_ROWS][SUM_LANES + 1];
+    int64_t c = (int64_t)blockIdx.x * SUM_LANES + threadIdx.x;
+    int64_t each = (n_parts + SUM_ROWS - 1) / SUM_ROWS;
+    int64_t first = threadIdx.y * each;
+    int64_t last = first + each < n_parts ? first + each : n_parts;
+    float sum = 0;
+    if (c < cols)
+#pragma unroll 8
+        for (int64_t p = first; p < last; p++)
+            sum += parts[p * cols + c];
+    share[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y != 0 || c >= cols)
+        return;
+    sum = 0;
+    for (int i = 0; i < SUM_ROWS; i++)
+        sum += share[i][threadIdx.x];
+    from_float(&out[c], to_float(out[c]) + sum);
+}
+
+extern "C" void cuda_reduce_parts(
+    cudaStream_t stream, void *out, enum sherd_dtype type, const float *parts, int64_t n_parts, int64_t cols)
+{
+    dim3 block(SUM_LANES, SUM_ROWS);
+    unsigned blocks = blocks_for(cols, SUM_LANES);
+    if (type == SHERD_F32)
+        reduce_parts_kernel<float><<<blocks, block, 0, stream>>>((float *)out, parts, n_parts, cols);
+    else
+        reduce_parts_kernel<bf16><<<blocks, block, 0, stream>>>((bf16 *)out, parts, n_parts, cols);
+}
+
+extern "C" int cuda_bias_backward(struct sherd_queue *queue, const void *args)
+{
+    const struct sherd_bias_backward *a = (const struct sherd_bias_backward *)args;
+    cudaStream_t stream = cuda_enter(queue);
+    int64_t parts = scratch_row_blocks(a->rows);
+    int64_t each = scratch_block_rows(a->rows);
+    dim3 block(SUM_LANES, SUM_ROWS);
+    if (a->rows == 0 || a->cols == 0)
+        return SHERD_OK;
+    if (a->grad_type != SHERD_F32 && a->grad_type != SHERD_BF16)
+        return cuda_unsupported("bias_backward", a->grad_type);
+    WITH_TYPE("bias_backward", a->type, T, WITH_WIDTH(a->cols % WIDE == 0 && aligned16(a->dy), {
+        dim3 grid(blocks_for(a->cols, SUM_LANES * W), (unsigned)parts);
+        bias_parts_kernel<T, W>
+            <<<grid, block, 0, stream>>>((float *)a->scratch, (const T *)a->dy, a->rows, a->cols, each);
+    }))
+    cuda_reduce_parts(stream, a->db, a->grad_type, (const float *)a->scratch, parts, a->cols);
+    return CUDA_LAUNCHED("bias_backward");
+}
+
+/* ---- the matrix product without a library, for what the library refuses ---- */
+
+#define TILE 16
+
+template <typename T, typename Y> __global__ void matmul_plain_kernel(struct sherd_matmul a)
+{
+    __shared__ float sa[TILE][TILE + 1], sb[TILE][TILE + 1];
+    int64_t tiles_n = (a.n + TILE - 1) / TILE;
+    int64_t row = blockIdx.x / tiles_n * TILE + threadIdx.y;
+    int64_t col = blockIdx.x % tiles_n * TILE + threadIdx.x;
+    const T *pa = (const T *)a.a, *pb = (const T *)a.b;
+    float sum = 0;
+    for (int64_t k0 = 0; k0 < a.k; k0 += TILE) {
+        int64_t ka = k0 + threadIdx.x, kb = k0 + threadIdx.y;
+        sa[threadIdx.y][threadIdx.x] =
+            row < a.m && ka < a.k ? to_float(pa[a.trans_a ? ka * a.m + row : row * a.k + ka]) : 0.0f;
+        sb[threadIdx.y][threadIdx.x] =
+            col < a.n && kb < a.k ? to_float(pb[a.trans_b ? col * a.k + kb : kb * a.n + col]) : 0.0f;
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < TILE; i++)
+            sum += sa[threadIdx.y][i] * sb[i][threadIdx.x];
+        __syncthreads();
+    }
+    if (row >= a.m || col >= a.n)
+        return;
+    if (a.bias)
+        sum += to_float(((const T *)a.bias)[col]);
+    if (a.add)
+        sum += to_float(((const Y *)a.add)[row * a.n + col]);
+    from_float(&((Y *)a.c)[row * a.n + col], sum);
+}
+
+extern "C" int cuda_matmul_plain(cudaStream_t stream, const struct sherd_matmul *a)
+{
+    dim3 block(TILE, TILE);
+    unsigned blocks = (unsigned)(((a->m + TILE - 1) / TILE) * ((a->n + TILE - 1) / TILE));
+    WITH_TYPE("matmul", a->type, T,
+        WITH_TYPE("matmul", a->c_type, Y, { matmul_plain_kernel<T, Y><<<blocks, block, 0, stream>>>(*a); }))
+    return CUDA_LAUNCHED("matmul");
+}
+
+template <typename T, typename Y>
+__global__ void add_bias_kernel(Y *c, const T *bias, int64_t rows, int64_t cols)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < rows * cols)
+        from_float(&c[i], to_float(c[i]) + to_float(bias[i % cols]));
+}
+
+extern "C" int cuda_add_bias(cudaStream_t stream, const struct sherd_matmul *a)
+{
+    WITH_TYPE("matmul", a->type, T, WITH_TYPE("matmul", a->c_type, Y, {
+        add_bias_kernel<T, Y><<<blocks_for(a->m * a->n, THREADS), THREADS, 0, stream>>>(
+            (Y *)a->c, (const T *)a->bias, a->m, a->n);
+    }))
+    return CUDA_LAUNCHED("matmul");
+}

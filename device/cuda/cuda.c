@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * One NVIDIA GPU as a device: memory, streams, events, and the names of CUDA's errors. Every call enters its
+ * device first, because the current device belongs to the thread and a process may hold several ranks.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "device/cuda/kind.h"
+#include "device/cuda/launch.h"
+
+#define FAULT_BYTES 256 /* of the fault words, behind the workspace */
+
+struct cuda_device *cuda_device(const struct sherd_device *dev)
+{
+    return dev->impl;
+}
+
+struct cuda_queue *cuda_queue(const struct sherd_queue *queue)
+{
+    return queue->impl;
+}
+
+int cuda_check_at(cudaError_t err, const char *what, const char *file, int line)
+{
+    if (err == cudaSuccess)
+        return SHERD_OK;
+    (void)cudaGetLastError(); /* so that the next launch does not report it again */
+    return sherd_fail_at(
+        SHERD_EDEVICE, file, line, "%s: %s (%s)", what, cudaGetErrorString(err), cudaGetErrorName(err));
+}
+
+int cuda_launched_at(const char *op, const char *file, int line)
+{
+    return cuda_check_at(cudaGetLastError(), op, file, line);
+}
+
+int cuda_unsupported(const char *op, enum sherd_dtype type)
+{
+    return SHERD_FAIL(
+        SHERD_EUNSUPPORTED, "%s: a GPU does not have this operation in %s", op, sherd_dtype_name(type));
+}
+
+/* Where nothing can be returned. */
+#define CUDA_WARN(call)                                                                                      \
+    do {                                                                                                     \
+        cudaError_t warn_err_ = (call);                                                                      \
+        if (warn_err_ != cudaSuccess) {                                                                      \
+            (void)cudaGetLastError();                                                                        \
+            log_warn("%s: %s", #call, cudaGetErrorString(warn_err_));                                        \
+        }                                                                                                    \
+    } while (0)
+
+static int enter(const struct sherd_device *dev)
+{
+    return CUDA_CHECK(cudaSetDevice(cuda_device(dev)->index));
+}
+
+cudaStream_t cuda_enter(const struct sherd_queue *queue)
+{
+    CUDA_WARN(
+        cudaSetDevice(cuda_device(queue->dev)->index)); /* a launch on the wrong device fails by itself */
+    return cuda_queue(queue)->stream;
+}
+
+int cuda_multiprocessors(const struct sherd_queue *queue)
+{
+    return cuda_device(queue->dev)->multiprocessors;
+}
+
+unsigned long long *cuda_fault_word(
+    const struct sherd_queue *queue, enum cuda_fault fault, int64_t vocab, int64_t seq)
+{
+    struct cuda_queue *cq = cuda_queue(queue);
+    cq->vocab[fault] = vocab;
+    if (fault == CUDA_FAULT_TOKEN)
+        cq->seq = seq;
+    return cq->faults + fault;
+}
+
+/* ---- the device ---- */
+
+/* "cuda" is GPU 0 of those visible, "cuda:N" the one numbered N. */
+static int parse_index(const char *name, int *index)
+{
+    *index = 0;
+    if (strcmp(name, "cuda") == 0)
+        return SHERD_OK;
+    char *end = NULL;
+    long n =
+        strncmp(name, "cuda:", 5) == 0 && name[5] >= '0' && name[5] <= '9' ? strtol(name + 5, &end, 10) : -1;
+    if (n < 0 || n > 4096 || *end)
+        return SHERD_FAIL(SHERD_EINVAL, "there is no device '%s'; use cuda, or cuda:N with N from 0", name);
+    *index = (int)n;
+    return SHERD_OK;
+}
+
+static int find_gpu(const char *name, int *index)
+{
+    int count = 0;
+    SHERD_TRY(parse_index(name, index));
+    cudaError_t err = cudaGetDeviceCount(&count);
+    if (err != cudaSuccess || count == 0) {
+        (void)cudaGetLastError();
+        return SHERD_FAIL(SHERD_EUNSUPPORTED,
+            "device '%s': no usable NVIDIA GPU here: %s; check nvidia-smi, or use cpu", name,
+            err == cudaSuccess ? "none is visible (CUDA_VISIBLE_DEVICES?)" : cudaGetErrorString(err));
+    }
+    if (*index >= count)
+        return SHERD_FAIL(SHERD_EINVAL, "device '%s': only %d GPU%s visible here, numbered from 0", name,
+            count, count == 1 ? " is" : "s are");
+    return SHERD_OK;
+}
+
+/* A plugin built for other architectures only would fail at its first kernel; say so at once. */
+static int check_arch(const char *name, int index)
+{
+    int major = 0, minor = 0;
+    CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
+    CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
+    cudaError_t err = cuda_probe();
+    if (err == cudaSuccess)
+        return SHERD_OK;
+    (void)cudaGetLastError();
+    return SHERD_FAIL(SHERD_EUNSUPPORTED,
+        "device '%s': this GPU has compute capability %d.%d and the plugin holds no code for it (%s); build sherd with "
+        "-Dgpu_arch=%d%d",
+        name, major, minor, cudaGetErrorString(err), major, minor);
+}
+
+static int cuda_open(struct sherd_device *dev, const struct sherd_device_desc *desc)
+{
+    (void)desc; /* threads and async are the CPU's */
+    int st = SHERD_OK, index = 0;
+    SHERD_TRY(find_gpu(dev->name, &index));
+    struct cuda_device *cd = mem_zalloc(1, sizeof(*cd));
+    if (!cd)
+        return SHERD_ENOMEM;
+    cd->index = index;
+    SHERD_TRY_OUT(CUDA_CHECK(cudaSetDevice(index)));
+    SHERD_TRY_OUT(check_arch(dev->name, index));
+    SHERD_TRY_OUT(
+        CUDA_CHECK(cudaDeviceGetAttribute(&cd->multiprocessors, cudaDevAttrMultiProcessorCount, index)));
+    SHERD_TRY_OUT(matmul_open(cd));
+    dev->impl = cd;
+    return SHERD_OK;
+out:
+    mem_free(cd);
+    return st;
+}
+
+static void cuda_close(struct sherd_device *dev)
+{
+    struct cuda_device *cd = dev->impl;
+    CUDA_WARN(cudaSetDevice(cd->index));
+    if (cd->attention_close)
+        cd->attention_close(cd->attention);
+    matmul_close(cd);
+    mem_free(cd);
+}
+
+static int cuda_memory(struct sherd_device *dev, size_t *total, size_t *available)
+{
+    SHERD_TRY(enter(dev));
+    CUDA_TRY(cudaMemGetInfo(available, total));
+    return SHERD_OK;
+}
+
+/* ---- memory ---- */
+
+/* Where device memory comes from and goes to: the one place that changes when communicators want their own.
+ */
+static cudaError_t take(void **out, size_t bytes)
+{
+    return cudaMalloc(out, bytes);
+}
+
+static cudaError_t give(void *p)
+{
+    return cudaFree(p);
+}
+
+static int no_memory(struct sherd_device *dev, size_t bytes)
+{
+    size_t total = 0, available = 0;
+    if (cudaMemGetInfo(&available, &total) != cudaSuccess)
+        (void)cudaGetLastError();
+    return SHERD_FAIL(SHERD_ENOMEM, "%s: no room for %zu bytes of device memory: %zu of %zu are free",
+        dev->name, bytes, available, total);
+}
+
+static int cuda_alloc(struct sherd_device *dev, void **out, size_t bytes)
+{
+    SHERD_TRY(enter(dev));
+    cudaError_t err = take(out, MAX(bytes, 1));
+    if (err == cudaSuccess)
+        return SHERD_OK;
+    *out = NULL;
+    (void)cudaGetLastError();
+    return err == cudaErrorMemoryAllocation ? no_memory(dev, bytes) : CUDA_CHECK(err);
+}
+
+static void cuda_free(struct sherd_device *dev, void *p)
+{
+    CUDA_WARN(cudaSetDevice(cuda_device(dev)->index));
+    CUDA_WARN(give(p));
+}
+
+static int cuda_host_alloc(struct sherd_device *dev, void **out, size_t bytes)
+{
+    SHERD_TRY(enter(dev));
+    cudaError_t err = cudaHostAlloc(out, MAX(bytes, 1), cudaHostAllocPortable);
+    if (err == cudaErrorMemoryAllocation) {
+        *out = NULL;
+        (void)cudaGetLastError();
+        return SHERD_FAIL(SHERD_ENOMEM, "%s: %zu bytes of host memory could not be pinned", dev->name, bytes);
+    }
+    return CUDA_CHECK(err);
+}
+
+static void cuda_host_free(struct sherd_device *dev, void *p)
+{
+    CUDA_WARN(cudaSetDevice(cuda_device(dev)->index));
+    if (p)
+        CUDA_WARN(cudaFreeHost(p));
+}
+
+/* ---- queues ---- */
+
+static void cuda_queue_destroy(struct sherd_queue *queue)
+{
+    struct cuda_queue *cq = queue->impl;
+    CUDA_WARN(cudaSetDevice(cuda_device(queue->dev)->index));
+    if (cq->stream) {
+        CUDA_WARN(cudaStreamSynchronize(cq->stream));
+        CUDA_WARN(cudaStreamDestroy(cq->stream));
+    }
+    sherd_device_free(queue->dev, cq->workspace ? cq->workspace : cq->faults);
+    cuda_host_free(queue->dev, cq->seen);
+    mem_free(cq);
+    queue->impl = NULL;
+}
+
+/* One allocation, counted as any other: the workspace (a side queue has none, its products run without), then
+ * the fault words. */
+static int queue_memory(struct sherd_queue *queue, struct cuda_queue *cq)
+{
+    void *p = NULL;
+    size_t workspace = queue->kind == SHERD_QUEUE_COMPUTE ? CUDA_WORKSPACE_BYTES : 0;
+    SHERD_TRY(sherd_device_alloc(queue->dev, &p, workspace + FAULT_BYTES));
+    cq->workspace = workspace ? p : NULL;
+    cq->faults = (unsigned long long *)((char *)p + workspace);
+    SHERD_TRY(cuda_host_alloc(queue->dev, &p, CUDA_FAULTS * sizeof(*cq->seen)));
+    cq->seen = p;
+    CUDA_TRY(cudaMemsetAsync(cq->faults, 0xff, FAULT_BYTES, cq->stream));
+    return SHERD_OK;
+}
+
+static int cuda_queue_create(struct sherd_queue *queue)
+{
+    int st = SHERD_OK, lowest = 0, highest = 0;
+    SHERD_TRY(enter(queue->dev));
+    struct cuda_queue *cq = mem_zalloc(1, sizeof(*cq));
+    if (!cq)
+        return SHERD_ENOMEM;
+    queue->impl = cq;
+    SHERD_TRY_OUT(CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest)));
+    SHERD_TRY_OUT(CUDA_CHECK(cudaStreamCreateWithPriority(
+        &cq->stream, cudaStreamNonBlocking, queue->kind == SHERD_QUEUE_SIDE ? highest : 0)));
+    SHERD_TRY_OUT(queue_memory(queue, cq));
+    return SHERD_OK;
+out:
+    cuda_queue_destroy(queue);
+    return st;
+}
+
+static int fault_text(const struct cuda_queue *cq, enum cuda_fault fault)
+{
+    int value = (int)(cq->seen[fault] & 0xffffffffu);
+    int64_t row = (int64_t)(cq->seen[fault] >> 32);
+    if (fault == CUDA_FAULT_TARGET)
+        return SHERD_FAIL(SHERD_EINVAL,
+            "loss: target %d at row %lld is outside the vocabulary of %lld: check that the data was made "
+            "with this model's tokenizer",
+            value, (long long)row, (long long)cq->vocab[fault]);
+    return SHERD_FAIL(SHERD_EINVAL,
+        "embed_forward: token %d at sequence %lld, position %lld is outside the vocabulary of %lld: check that "
+        "the data was made with this model's tokenizer",
+        value, (long long)(row / cq->seq), (long long)(row % cq->seq), (long long)cq->vocab[fault]);
+}
+
+/* Faults that kernels left, told once and forgotten. */
+static int report_faults(struct cuda_queue *cq)
+{
+    int st = SHERD_OK;
+    for (int i = 0; i < CUDA_FAULTS; i++) {
+        if (st == SHERD_OK && cq->vocab[i] && cq->seen[i] != CUDA_NO_FAULT)
+            st = fault_text(cq, (enum cuda_fault)i);
+        cq->vocab[i] = 0;
+    }
+    if (st != SHERD_OK)
+        SHERD_KEEP(st, CUDA_CHECK(cudaMemsetAsync(cq->faults, 0xff, FAULT_BYTES, cq->stream)));
+    return st;
+}
+
+static int cuda_queue_sync(struct sherd_queue *queue)
+{
+    struct cuda_queue *cq = cuda_queue(queue);
+    SHERD_TRY(enter(queue->dev));
+    int watched = cq->vocab[CUDA_FAULT_TOKEN] || cq->vocab[CUDA_FAULT_TARGET];
+    if (watched)
+        CUDA_TRY(cudaMemcpyAsync(
+            cq->seen, cq->faults, CUDA_FAULTS * sizeof(*cq->seen), cudaMemcpyDeviceToHost, cq->stream));
+    SHERD_TRY(cuda_wait_stream(cuda_device(queue->dev), cq->stream));
+    return watched ? report_faults(cq) : SHERD_OK;
+}
+
+/* ---- events ---- */
+
+static int cuda_event_create(struct sherd_event *event)
+{
+    cudaEvent_t e = NULL;
+    SHERD_TRY(enter(event->dev));
+    CUDA_TRY(cudaEventCreate(&e));
+    event->impl = e;
+    return SHERD_OK;
+}
+
+static void cuda_event_destroy(struct sherd_event *event)
+{
+    CUDA_WARN(cudaSetDevice(cuda_device(event->dev)->index));
+    CUDA_WARN(cudaEventDestroy(event->impl));
+}
+
+static int cuda_event_record(struct sherd_event *event, struct sherd_queue *queue)
+{
+    SHERD_TRY(enter(queue->dev));
+    return CUDA_CHECK(cudaEventRecord(event->impl, cuda_queue(queue)->stream));
+}
+
+static int cuda_event_wait(struct sherd_queue *queue, struct sherd_event *event)
+{
+    SHERD_TRY(enter(queue->dev));
+    return CUDA_CHECK(cudaStreamWaitEvent(cuda_queue(queue)->stream, event->impl, 0));
+}
+
+static int cuda_event_sync(struct sherd_event *event)
+{
+    SHERD_TRY(enter(event->dev));
+    return cuda_wait_event(cuda_device(event->dev), event->impl);
+}
+
+static int cuda_event_elapsed(struct sherd_event *from, struct sherd_event *to, double *ms)
+{
+    float f = 0;
+    SHERD_TRY(enter(from->dev));
+    CUDA_TRY(cudaEventElapsedTime(&f, from->impl, to->impl));
+    *ms = f;
+    return SHERD_OK;
+}
+
+/* ---- operations that CUDA itself has ---- */
+
+int cuda_copy(struct sherd_queue *queue, const void *args)
+{
+    const struct sherd_copy *a = args;
+    cudaStream_t stream = cuda_enter(queue);
+    return a->bytes ? CUDA_CHECK(cudaMemcpyAsync(a->dst, a->src, a->bytes, cudaMemcpyDefault, stream))
+                    : SHERD_OK;
+}
+
+int cuda_fill(struct sherd_queue *queue, const void *args)
+{
+    const struct sherd_fill *a = args;
+    cudaStream_t stream = cuda_enter(queue);
+    return a->bytes ? CUDA_CHECK(cudaMemsetAsync(a->dst, a->byte, a->bytes, stream)) : SHERD_OK;
+}
+
+const struct dev_ops dev_cuda = {
+    .kind = "cuda",
+    .open = cuda_open,
+    .close = cuda_close,
+    .memory = cuda_memory,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .host_alloc = cuda_host_alloc,
+    .host_free = cuda_host_free,
+    .queue_create = cuda_queue_create,
+    .queue_destroy = cuda_queue_destroy,
+    .queue_sync = cuda_queue_sync,
+    .event_create = cuda_event_create,
+    .event_destroy = cuda_event_destroy,
+    .event_record = cuda_event_record,
+    .event_wait = cuda_event_wait,
+    .event_sync = cuda_event_sync,
+    .event_elapsed = cuda_event_elapsed,
+    .submit = NULL,
+    .comm = &comm_nccl,
+    .op = {
+#define XX(name) [OP_##name] = cuda_##name,
+        SHERD_OPS(XX)
+#undef XX
+    },
+};

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Matrix products by cuBLASLt, with plans kept for the shapes seen. cuBLASLt counts columns first: our
+ * row-major c[m,n] is its column-major n x m, so it is asked for transposed(c) = transposed(b) transposed(a),
+ * and no data moves. Float products are float throughout (no TF32); sums of bf16 products are float. Only
+ * algorithms that give the same bits at every run are allowed.
+ */
+#include <cublasLt.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "device/cuda/launch.h"
+#include "device/ops.h"
+
+#define PLANS 1024 /* slots, a power of two; a model has some tens of shapes */
+#define PROBES 8   /* slots looked at before one is taken over */
+
+/* All that an algorithm depends on. No padding: compared and hashed as bytes. */
+struct plan_key {
+    int32_t m, n, k;
+    uint8_t trans_a, trans_b, type, c_type;
+    uint8_t bias, beta, in_place, workspace; /* each 0 or 1 */
+    uint8_t align_a, align_b, align_c, align_d;
+    uint8_t used, unused[3];
+};
+
+struct plan {
+    struct plan_key key;
+    int plain; /* the library has no algorithm: our own kernel */
+    cublasLtMatmulDescOpaque_t desc;
+    cublasLtMatrixLayoutOpaque_t a, b, c; /* c and d share a layout */
+    cublasLtMatmulAlgo_t algo;
+};
+
+struct matmul_plans {
+    cublasLtHandle_t handle;
+    struct plan plans[PLANS];
+};
+
+static int check_at(cublasStatus_t status, const char *what, const char *file, int line)
+{
+    if (status == CUBLAS_STATUS_SUCCESS)
+        return SHERD_OK;
+    return sherd_fail_at(SHERD_EDEVICE, file, line, "%s: %s (%s)", what, cublasLtGetStatusString(status),
+        cublasLtGetStatusName(status));
+}
+#define LT_CHECK(call) check_at(call, #call, __FILE__, __LINE__)
+#define LT_TRY(call) SHERD_TRY(LT_CHECK(call))
+
+int matmul_open(struct cuda_device *cd)
+{
+    cd->plans = mem_zalloc(1, sizeof(*cd->plans));
+    if (!cd->plans)
+        return SHERD_ENOMEM;
+    int st = LT_CHECK(cublasLtCreate(&cd->plans->handle));
+    if (st != SHERD_OK) {
+        mem_free(cd->plans);
+        cd->plans = NULL;
+    }
+    return st;
+}
+
+void matmul_close(struct cuda_device *cd)
+{
+    if (!cd->plans)
+        return;
+    cublasStatus_t status = cublasLtDestroy(cd->plans->handle);
+    if (status != CUBLAS_STATUS_SUCCESS)
+        log_warn("cublasLtDestroy: %s", cublasLtGetStatusString(status));
+    mem_free(cd->plans);
+    cd->plans = NULL;
+}
+
+/* ---- plans ---- */
+
+/* The largest power of two up to 256 that divides the address. */
+static uint8_t alignment(const void *p)
+{
+    uintptr_t x = (uintptr_t)p | 256;
+    return (uint8_t)__builtin_ctzll(x);
+}
+
+static cudaDataType_t lt_type(int type)
+{
+    return type == SHERD_F32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+/* The library adds the bias where it has the type of the output; else a kernel of ours does. */
+static int bias_inside(const struct sherd_matmul *a)
+{
+    return a->bias && a->type == a->c_type;
+}
+
+static struct plan_key key_of(const struct sherd_matmul *a, int workspace)
+{
+    int bias = bias_inside(a);
+    uint8_t align_d = alignment(a->c);
+    return (struct plan_key){ .m = (int32_t)a->m,
+        .n = (int32_t)a->n,
+        .k = (int32_t)a->k,
+        .trans_a = a->trans_a != 0,
+        .trans_b = a->trans_b != 0,
+        .type = (uint8_t)a->type,
+        .c_type = (uint8_t)a->c_type,
+        .bias = (uint8_t)bias,
+        .beta = a->add != NULL,
+        .in_place = a->add == a->c,
+        .workspace = workspace != 0,
+        .align_a = alignment(a->a),
+        .align_b = alignment(a->b),
+        .align_c = a->add ? alignment(a->add) : align_d,
+        .align_d = bias ? MIN(align_d, alignment(a->bias)) : align_d,
+        .used = 1 };
+}
+
+static uint32_t hash(const struct plan_key *key)
+{
+    const unsigned char *p = (const unsigned char *)key;
+    uint32_t h = 2166136261u;
+    for (size_t i = 0; i < sizeof(*key); i++)
+        h = (h ^ p[i]) * 16777619u;
+    return h;
+}
+
+/* The library's first operand is our b, its second our a. */
+static int describe(struct plan *p)
+{
+    const struct plan_key *key = &p->key;
+    cublasOperation_t op_b = key->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t op_a = key->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    uint64_t m = (uint64_t)key->m, n = (uint64_t)key->n, k = (uint64_t)key->k;
+    cublasLtEpilogue_t epilogue = key->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    LT_TRY(cublasLtMatmulDescInit(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    LT_TRY(cublasLtMatmulDescSetAttribute(&p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &op_b, sizeof(op_b)));
+    LT_TRY(cublasLtMatmulDescSetAttribute(&p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &op_a, sizeof(op_a)));
+    LT_TRY(
+        cublasLtMatmulDescSetAttribute(&p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)));
+    LT_TRY(cublasLtMatrixLayoutInit(&p->b, lt_type(key->type), key->trans_b ? k : n, key->trans_b ? n : k,
+        (int64_t)(key->trans_b ? k : n)));
+    LT_TRY(cublasLtMatrixLayoutInit(&p->a, lt_type(key->type), key->trans_a ? m : k, key->trans_a ? k : m,
+        (int64_t)(key->trans_a ? m : k)));
+    LT_TRY(cublasLtMatrixLayoutInit(&p->c, lt_type(key->c_type), n, m, (int64_t)n));
+    return SHERD_OK;
+}
+
+static int prefer(cublasLtMatmulPreferenceOpaque_t *pref, const struct plan_key *key)
+{
+    /* Parts of a sum over k are added in a fixed order and in float, never in place. */
+    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    uint64_t workspace = key->workspace ? CUDA_WORKSPACE_BYTES : 0;
+    uint32_t a = 1u << key->align_b, b = 1u << key->align_a, c = 1u << key->align_c, d = 1u << key->align_d;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t name;
+        const void *value;
+        size_t bytes;
+    } set[] = {
+        { CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof(reductions) },
+        { CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace) },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a, sizeof(a) },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b, sizeof(b) },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof(c) },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &d, sizeof(d) },
+    };
+    LT_TRY(cublasLtMatmulPreferenceInit(pref));
+    for (size_t i = 0; i < ARRAY_LEN(set); i++)
+        LT_TRY(cublasLtMatmulPreferenceSetAttribute(pref, set[i].name, set[i].value, set[i].bytes));
+    return SHERD_OK;
+}
+
+/* The library's own first choice. This is the place to time several of its answers and keep the fastest. */
+static int choose(cublasLtHandle_t handle, struct plan *p)
+{
+    cublasLtMatmulPreferenceOpaque_t pref;
+    cublasLtMatmulHeuristicResult_t result;
+    int found = 0;
+    SHERD_TRY(prefer(&pref, &p->key));
+    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        handle, &p->desc, &p->b, &p->a, &p->c, &p->c, &pref, 1, &result, &found);
+    if (status == CUBLAS_STATUS_SUCCESS && found > 0) {
+        p->algo = result.algo;
+        return SHERD_OK;
+    }
+    if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_NOT_SUPPORTED &&
+        status != CUBLAS_STATUS_INVALID_VALUE)
+        return LT_CHECK(status);
+    p->plain = 1;
+    log_debug("matmul %d x %d x %d, %s to %s: cuBLASLt has no algorithm, using the plain kernel",
+        (int)p->key.m, (int)p->key.n, (int)p->key.k, sherd_dtype_name((enum sherd_dtype)p->key.type),
+        sherd_dtype_name((enum sherd_dtype)p->key.c_type));
+    return SHERD_OK;
+}
+
+/* The plan for a key, made at its first use. A full neighbourhood gives up its first slot. */
+static int find_plan(struct matmul_plans *plans, const struct plan_key *key, struct plan **out)
+{
+    uint32_t home = hash(key);
+    struct plan *p = NULL;
+    for (uint32_t i = 0; i < PROBES; i++) {
+        p = &plans->plans[(home + i) % PLANS];
+        if (!p->key.used)
+            break;
+        if (memcmp(&p->key, key, sizeof(*key)) == 0) {
+            *out = p;
+            return SHERD_OK;
+        }
+        p = NULL;
+    }
+    if (!p)
+        p = &plans->plans[home % PLANS];
+    memset(p, 0, sizeof(*p));
+    p->key = *key;
+    int st = describe(p);
+    if (st == SHERD_OK)
+        st = choose(plans->handle, p);
+    p->key.used = st == SHERD_OK;
+    *out = p;
+    return st;
+}
+
+static int run_plan(
+    cublasLtHandle_t handle, struct plan *p, const struct cuda_queue *cq, const struct sherd_matmul *a)
+{
+    const float alpha = 1, beta = a->add ? 1 : 0;
+    if (p->key.bias)
+        LT_TRY(cublasLtMatmulDescSetAttribute(
+            &p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a->bias, sizeof(a->bias)));
+    return LT_CHECK(cublasLtMatmul(handle, &p->desc, &alpha, a->b, &p->b, a->a, &p->a, &beta,
+        a->add ? a->add : a->c, &p->c, a->c, &p->c, &p->algo, cq->workspace,
+        cq->workspace ? CUDA_WORKSPACE_BYTES : 0, cq->stream));
+}
+
+int cuda_matmul(struct sherd_queue *queue, const void *args)
+{
+    const struct sherd_matmul *a = args;
+    struct matmul_plans *plans = cuda_device(queue->dev)->plans;
+    struct cuda_queue *cq = cuda_queue(queue);
+    struct plan *plan = NULL;
+    cudaStream_t stream = cuda_enter(queue);
+    if (a->m == 0 || a->n == 0)
+        return SHERD_OK;
+    struct plan_key key = key_of(a, cq->workspace != NULL);
+    SHERD_TRY(find_plan(plans, &key, &plan));
+    if (plan->plain)
+        return cuda_matmul_plain(stream, a);
+    SHERD_TRY(run_plan(plans->handle, plan, cq, a));
+    return a->bias && !plan->key.bias ? cuda_add_bias(stream, a) : SHERD_OK;
+}

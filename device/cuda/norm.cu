@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * LayerNorm and RMSNorm, a row to a block. Rows up to HELD columns stay in registers between the sums and the
+ * output; longer or unaligned ones are read again. Gradients of the weights: every block of rows adds its
+ * rows in order into its part of the scratch, and the parts are added in order.
+ */
+#include "device/cuda/util.cuh"
+#include "device/scratch.h"
+
+#define MAX_THREADS 512
+#define HELD (MAX_THREADS * WIDE * 2) /* columns: two packs a thread */
+
+/* ---- forward ---- */
+
+template <typename T, int V>
+__global__ void __launch_bounds__(MAX_THREADS)
+    norm_forward_held(const __grid_constant__ struct sherd_norm_forward a)
+{
+    constexpr int W = WIDE;
+    int64_t row = blockIdx.x;
+    const T *x = (const T *)a.x + row * a.cols;
+    T *y = (T *)a.y + row * a.cols;
+    float v[V][W], sum = 0, mean = 0;
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+        int c = (i * blockDim.x + threadIdx.x) * W;
+        load<W>(v[i], x + c, c < a.cols ? W : 0);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            sum += v[i][j];
+    }
+    if (a.kind == SHERD_LAYER_NORM)
+        mean = block_sum(sum) / (float)a.cols;
+    sum = 0;
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+        int c = (i * blockDim.x + threadIdx.x) * W;
+        if (c < a.cols)
+#pragma unroll
+            for (int j = 0; j < W; j++) {
+                v[i][j] -= mean;
+                sum += v[i][j] * v[i][j];
+            }
+    }
+    float rstd = 1.0f / sqrtf(block_sum(sum) / (float)a.cols + a.eps);
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+        int c = (i * blockDim.x + threadIdx.x) * W;
+        if (c >= a.cols)
+            continue;
+        float w[W], b[W];
+        load<W>(w, (const T *)a.w + c, W);
+        load<W>(b, (const T *)a.b + c, a.b ? W : 0);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            v[i][j] = v[i][j] * rstd * w[j] + b[j];
+        store<W>(y + c, v[i], W);
+    }
+    if (threadIdx.x == 0) {
+        a.rstd[row] = rstd;
+        if (a.kind == SHERD_LAYER_NORM)
+            a.mean[row] = mean;
+    }
+}
+
+template <typename T> __global__ void norm_forward_any(const __grid_constant__ struct sherd_norm_forward a)
+{
+    int64_t row = blockIdx.x;
+    const T *x = (const T *)a.x + row * a.cols, *w = (const T *)a.w, *b = (const T *)a.b;
+    T *y = (T *)a.y + row * a.cols;
+    float sum = 0, mean = 0;
+    if (a.kind == SHERD_LAYER_NORM) {
+        for (int64_t c = threadIdx.x; c < a.cols; c += blockDim.x)
+            sum += to_float(x[c]);
+        mean = block_sum(sum) / (float)a.cols;
+    }
+    sum = 0;
+    for (int64_t c = threadIdx.x; c < a.cols; c += blockDim.x) {
+        float v = to_float(x[c]) - mean;
+        sum += v * v;
+    }
+    float rstd = 1.0f / sqrtf(block_sum(sum) / (float)a.cols + a.eps);
+    for (int64_t c = threadIdx.x; c < a.cols; c += blockDim.x)
+        from_float(&y[c], (to_float(x[c]) - mean) * rstd * to_float(w[c]) + (b ? to_float(b[c]) : 0.0f));
+    if (threadIdx.x == 0) {
+        a.rstd[row] = rstd;
+        if (a.kind == SHERD_LAYER_NORM)
+            a.mean[row] = mean;
+    }
+}
+
+extern "C" int cuda_norm_forward(struct sherd_queue *queue, const void *args)
+{
+    const struct sherd_norm_forward *a = (const struct sherd_norm_forward *)args;
+    cudaStream_t stream = cuda_enter(queue);
+    if (a->rows == 0 || a->cols == 0)
+        return SHERD_OK;
+    unsigned rows = (unsigned)a->rows;
+    int held = a->cols % WIDE == 0 && a->cols <= HELD && aligned16(a->y) && aligned16(a->x) &&
+               aligned16(a->w) && aligned16(a->b);
+    WITH_TYPE("norm_forward", a->type, T, {
+        if (!held)
+            norm_forward_any<T><<<rows, round32(a->cols, THREADS), 0, stream>>>(*a);
+        else if (a->cols <= HELD / 2)
+            norm_forward_held<T, 1><<<rows, round32(a->cols / WIDE, MAX_THREADS), 0, stream>>>(*a);
+        else
+            norm_forward_held<T, 2><<<rows, MAX_THREADS, 0, stream>>>(*a);
+    })
+    return CUDA_LAUNCHED("norm_forward");
+}
+
+/* ---- backward ----
+ * With h = (x - mean) * rstd and g = dy * w:
+ *     dx = rstd * (g - mean(g) - h * mean(g * h)), without mean(g) for RMS. */
+
+/* KIND is a constant so that RMSNorm holds no registers for db. */
+template <typename T, int V, int KIND>
+__global__ void __launch_bounds__(MAX_THREADS)
+    norm_backward_held(const __grid_constant__ struct sherd_norm_backward a, int64_t block_rows)
+{
+    constexpr int W = WIDE;
+    constexpr bool layer = KIND == SHERD_LAYER_NORM;
+    float dw[V][W] = { 0 }, db[layer ? V : 1][W] = { 0 };
+    int64_t first = blockIdx.x * block_rows;
+    int64_t last = first + block_rows < a.rows ? first + block_rows : a.rows;
+    for (int64_t row = first; row < last; row++) {
+        const T *x = (const T *)a.x + row * a.cols, *dy = (const T *)a.dy + row * a.cols;
+        float mean = layer ? a.mean[row] : 0.0f, rstd = a.rstd[row];
+        float h[V][W], g[V][W], sum_g = 0, sum_gh = 0;
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            int c = (i * blockDim.x + threadIdx.x) * W;
+            int k = c < a.cols ? W : 0;
+            float w[W];
+            load<W>(h[i], x + c, k);
+            load<W>(g[i], dy + c, k);
+            load<W>(w, (const T *)a.w + c, k);
+#pragma unroll
+            for (int j = 0; j < W; j++) {
+                h[i][j] = (h[i][j] - mean) * rstd;
+                dw[i][j] += g[i][j] * h[i][j];
+                if (layer)
+                    db[layer ? i : 0][j] += g[i][j];
+                g[i][j] *= w[j];
+                sum_g += g[i][j];
+                sum_gh += g[i][j] * h[i][j];
+            }
+        }
+        block_sum2(&sum_g, &sum_gh);
+        float mean_g = layer ? sum_g / (float)a.cols : 0.0f, mean_gh = sum_gh / (float)a.cols;
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            int c = (i * blockDim.x + threadIdx.x) * W;
+            if (c >= a.cols)
+                continue;
+            float add[W];
+            load<W>(add, (const T *)a.add + row * a.cols + c, a.add ? W : 0);
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                add[j] += rstd * (g[i][j] - mean_g - h[i][j] * mean_gh);
+            store<W>((T *)a.dx + row * a.cols + c, add, W);
+        }
+    }
+    float *parts = (float *)a.scratch + blockIdx.x * a.cols;
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+        int c = (i * blockDim.x + threadIdx.x) * W;
+        if (c >= a.cols)
+            continue;
+        if (a.dw)
+            store<W>(parts + c, dw[i], W);
+        if (layer && a.db)
+            store<W>(parts + gridDim.x * a.cols + c, db[layer ? i : 0], W);
+    }
+}
+
+/* A thread owns its columns through all rows, so it adds into the scratch without asking anybody. */
+template <typename T>
+__global__ void norm_backward_any(const __grid_constant__ struct sherd_norm_backward a, int64_t block_rows)
+{
+    int64_t first = blockIdx.x * block_rows;
+    int64_t last = first + block_rows < a.rows ? first + block_rows : a.rows;
+    float *dw = a.dw ? (float *)a.scratch + blockIdx.x * a.cols : NULL;
+    float *db = a.db ? (float *)a.scratch + (gridDim.x + (int64_t)blockIdx.x) * a.cols : NULL;
+    const T *w = (const T *)a.w, *add = (const T *)a.add;
+    T *dx = (T *)a.dx;
+    bool layer = a.kind == SHERD_LAYER_NORM;
+    for (int64_t row = first; row < last; row++) {
+        const T *x = (const T *)a.x + row * a.cols, *dy = (const T *)a.dy + row * a.cols;
+        float mean = layer ? a.mean[row] : 0.0f, rstd = a.rstd[row], sum_g = 0, sum_gh = 0;
+        for (int64_t c = threadIdx.x; c < a.cols; c += blockDim.x) {
+            float h = (to_float(x[c]) - mean) * rstd, d = to_float(dy[c]), g = d * to_float(w[c]);
+            sum_g += g;
+            sum_gh += g * h;
+            if (dw)
+                dw[c] = (row == first ? 0.0f : dw[c]) + d * h;
+            if (db)
+                db[c] = (row == first ? 0.0f : db[c]) + d;
+        }
+        block_sum2(&sum_g, &sum_gh);
+        float mean_g = layer ? sum_g / (float)a.cols : 0.0f, mean_gh = sum_gh / (float)a.cols;
+        for (int64_t c = threadIdx.x; c < a.cols; c += blockDim.x) {
+            float h = (to_float(x[c]) - mean) * rstd, g = to_float(dy[c]) * to_float(w[c]);
+            float past = add ? to_float(add[row * a.cols + c]) : 0.0f;
+            from_float(&dx[row * a.cols + c], past + rstd * (g - mean_g - h * mean_gh));
+        }
+    }
+}
+
+template <typename T, int KIND>
+static void launch_backward(
+    cudaStream_t stream, const struct sherd_norm_backward *a, unsigned blocks, int held)
+{
+    int64_t each = scratch_block_rows(a->rows);
+    if (!held)
+        norm_backward_any<T><<<blocks, round32(a->cols, THREADS), 0, stream>>>(*a, each);
+    else if (a->cols <= HELD / 2)
+        norm_backward_held<T, 1, KIND><<<blocks, round32(a->cols / WIDE, MAX_THREADS), 0, stream>>>(*a, each);
+    else
+        norm_backward_held<T, 2, KIND><<<blocks, MAX_THREADS, 0, stream>>>(*a, each);
+}
+
+extern "C" int cuda_norm_backward(struct sherd_queue *queue, const void *args)
+{
+    struct sherd_norm_backward a = *(const struct sherd_norm_backward *)args;
+    cudaStream_t stream = cuda_enter(queue);
+    if (a.rows == 0 || a.cols == 0)
+        return SHERD_OK;
+    if (a.grad_type != SHERD_F32 && a.grad_type != SHERD_BF16)
+        return cuda_unsupported("norm_backward", a.grad_type);
+    if (a.kind == SHERD_RMS_NORM)
+        a.db = NULL;
+    unsigned blocks = (unsigned)scratch_row_blocks(a.rows);
+    int held = a.cols % WIDE == 0 && a.cols <= HELD && aligned16(a.dx) && aligned16(a.dy) && aligned16(a.x) &&
+               aligned16(a.w) && aligned16(a.add) && aligned16(a.scratch);
+    WITH_TYPE("norm_backward", a.type, T, {
+        if (a.kind == SHERD_LAYER_NORM)
+            launch_backward<T, SHERD_LAYER_NORM>(stream, &a, blocks, held);
+        else
+            launch_backward<T, SHERD_RMS_NORM>(stream, &a, blocks, held);
+    })
+    const float *parts = (const float *)a.scratch;
+    if (a.dw)
+        cuda_reduce_parts(stream, a.dw, a.grad_type, parts, blocks, a.cols);
+    if (a.db)
+        cuda_reduce_parts(stream, a.db, a.grad_type, parts + blocks * a.cols, blocks, a.cols);
+    return CUDA_LAUNCHED("norm_backward");
+}

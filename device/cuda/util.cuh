@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * What all kernels share: packed loads and stores, sums over a warp and a block, and the choice of element
+ * type and width. Arithmetic is float; W elements a thread, 8 where every pointer is aligned to 16 bytes,
+ * else 1.
+ */
+#ifndef SHERD_DEVICE_CUDA_UTIL_CUH
+#define SHERD_DEVICE_CUDA_UTIL_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#include "device/cuda/launch.h"
+
+typedef __nv_bfloat16 bf16;
+
+#define WIDE 8
+#define THREADS 256
+
+static __device__ __forceinline__ float to_float(float x)
+{
+    return x;
+}
+
+static __device__ __forceinline__ float to_float(bf16 x)
+{
+    return __bfloat162float(x);
+}
+
+static __device__ __forceinline__ void from_float(float *y, float x)
+{
+    *y = x;
+}
+
+static __device__ __forceinline__ void from_float(bf16 *y, float x)
+{
+    *y = __float2bfloat16_rn(x);
+}
+
+/* v[W] = p[0..k), zeros behind; k = W takes 16 bytes at a time. */
+template <int W, typename T> static __device__ __forceinline__ void load(float (&v)[W], const T *p, int k)
+{
+    constexpr int lanes = 16 / sizeof(T);
+    if (W == WIDE && k == W) {
+#pragma unroll
+        for (int i = 0; i < W; i += lanes) {
+            uint4 raw = *reinterpret_cast<const uint4 *>(p + i);
+            const T *x = reinterpret_cast<const T *>(&raw);
+#pragma unroll
+            for (int j = 0; j < lanes && j < W; j++)
+                v[(i + j) % W] = to_float(x[j]);
+        }
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < W; j++)
+        v[j] = j < k ? to_float(p[j]) : 0.0f;
+}
+
+template <int W, typename T> static __device__ __forceinline__ void store(T *p, const float (&v)[W], int k)
+{
+    constexpr int lanes = 16 / sizeof(T);
+    if (W == WIDE && k == W) {
+#pragma unroll
+        for (int i = 0; i < W; i += lanes) {
+            uint4 raw;
+            T *x = reinterpret_cast<T *>(&raw);
+#pragma unroll
+            for (int j = 0; j < lanes && j < W; j++)
+                from_float(&x[j], v[(i + j) % W]);
+            *reinterpret_cast<uint4 *>(p + i) = raw;
+        }
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < W; j++)
+        if (j < k)
+            from_float(&p[j], v[j]);
+}
+
+/* This thread's first element of n, and how many of its W there are (0: nothing to do). */
+template <int W> static __device__ __forceinline__ int my_span(int64_t n, int64_t *first)
+{
+    *first = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * W;
+    int64_t left = n - *first;
+    return left <= 0 ? 0 : left < W ? (int)left : W;
+}
+
+template <typename N> static __device__ __forceinline__ N warp_sum(N x)
+{
+#pragma unroll
+    for (int lane = 16; lane > 0; lane >>= 1)
+        x += __shfl_xor_sync(0xffffffffu, x, lane);
+    return x;
+}
+
+/* The same sum in every thread of the block, in a fixed order. All threads call it; blockDim.x is a multiple
+ * of 32. */
+template <typename N> static __device__ __forceinline__ N block_sum(N x)
+{
+    __shared__ N part[32];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    x = warp_sum(x);
+    if (lane == 0)
+        part[warp] = x;
+    __syncthreads();
+    x = warp_sum(lane < warps ? part[lane] : (N)0);
+    __syncthreads(); /* part is free for the next sum */
+    return x;
+}
+
+/* Two sums at once, for one wait instead of two. */
+static __device__ __forceinline__ void block_sum2(float *x, float *y)
+{
+    __shared__ float part[2][32];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    *x = warp_sum(*x);
+    *y = warp_sum(*y);
+    if (lane == 0) {
+        part[0][warp] = *x;
+        part[1][warp] = *y;
+    }
+    __syncthreads();
+    *x = warp_sum(lane < warps ? part[0][lane] : 0.0f);
+    *y = warp_sum(lane < warps ? part[1][lane] : 0.0f);
+    __syncthreads();
+}
+
+/* ---- on the host ---- */
+
+static inline int aligned16(const void *p)
+{
+    return ((uintptr_t)p & 15) == 0; /* so is NULL */
+}
+
+static inline unsigned blocks_for(int64_t n, int64_t each)
+{
+    return (unsigned)((n + each - 1) / each);
+}
+
+static inline int round32(int64_t n, int max)
+{
+    int64_t r = (n + 31) / 32 * 32;
+    return r < 32 ? 32 : r > max ? max : (int)r;
+}
+
+/* Runs the statements with T as the element type; an operation returns EUNSUPPORTED for other types. */
+#define WITH_TYPE(op, type, T, ...)                                                                          \
+    switch (type) {                                                                                          \
+    case SHERD_F32: {                                                                                        \
+        typedef float T;                                                                                     \
+        __VA_ARGS__                                                                                          \
+    } break;                                                                                                 \
+    case SHERD_BF16: {                                                                                       \
+        typedef bf16 T;                                                                                      \
+        __VA_ARGS__                                                                                          \
+    } break;                                                                                                 \
+    default:                                                                                                 \
+        return cuda_unsupported(op, type);                                                                   \
+    }
+
+/* ... with W as the elements a thread takes. */
+#define WITH_WIDTH(wide, ...)                                                                                \
+    if (wide) {                                                                                              \
+        constexpr int W = WIDE;                                                                              \
+        __VA_ARGS__                                                                                          \
+    } else {                                                                                                 \
+        constexpr int W = 1;                                                                                 \
+        __VA_ARGS__                                                                                          \
+    }
+
+#endif
