@@ -127,6 +127,8 @@ int sherd_engine_create(struct sherd_engine **out, const struct sherd_engine_des
     if (st == SHERD_OK)
         st = alloc_work(e);
     SHERD_TRY_OUT(comm_agree(e->comm, st));
+    SHERD_TRY_OUT(store_expose(&e->store, e->comm));
+    SHERD_TRY_OUT(store_expose(&e->store, e->reduce_comm));
     SHERD_TRY_OUT(engine_init_weights(e));
 out:
     if (st != SHERD_OK) {
@@ -146,6 +148,9 @@ void sherd_engine_destroy(struct sherd_engine *e)
     if (e->reduce_queue && e->reduce_queue != e->compute)
         sherd_queue_destroy(e->reduce_queue);
     sherd_queue_destroy(e->compute);
+    store_conceal(&e->store, e->comm);
+    if (e->reduce_comm)
+        store_conceal(&e->store, e->reduce_comm);
     store_finish(&e->store);
     for (int i = 0; i < PLAN_BATCH_SLOTS; i++) {
         sherd_host_free(e->dev, e->batches[i].host);

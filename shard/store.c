@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "comm/ops.h"
 
 enum { PARAM, MASTER, STATE, GRAD, SLOT, PARTIAL };
 
@@ -191,6 +192,26 @@ void store_finish(struct shard_store *s)
         sherd_device_free(s->dev, s->region[i]);
     mem_free(s->units);
     *s = (struct shard_store){ 0 };
+}
+
+static const int travelling[] = { PARAM, GRAD, SLOT, PARTIAL };
+
+int store_expose(struct shard_store *s, struct sherd_comm *comm)
+{
+    struct sherd_memory m = { 0 };
+    memory_state(&m, &s->desc);
+    const uint64_t bytes[] = { m.param, m.grad, m.slot, m.partial };
+    for (size_t i = 0; i < ARRAY_LEN(travelling); i++)
+        if (bytes[i])
+            SHERD_TRY(comm_expose(comm, s->region[travelling[i]], bytes[i]));
+    return SHERD_OK;
+}
+
+void store_conceal(struct shard_store *s, struct sherd_comm *comm)
+{
+    for (size_t i = 0; i < ARRAY_LEN(travelling); i++)
+        if (s->region[travelling[i]])
+            comm_conceal(comm, s->region[travelling[i]]);
 }
 
 void *store_whole(const struct shard_store *s, int unit, enum shard_segment segment)

@@ -8,6 +8,7 @@
 #ifndef SHERD_SHARD_STORE_H
 #define SHERD_SHARD_STORE_H
 
+#include <sherd/comm.h>
 #include <sherd/ops.h>
 
 #include "shard/memory.h"
@@ -49,6 +50,11 @@ struct shard_store {
 /* Allocates and zeroes everything. ENOMEM lists the regions and their sizes. */
 int store_init(struct shard_store *store, const struct memory_desc *desc, int rank, struct sherd_device *dev);
 void store_finish(struct shard_store *store);
+
+/* Lets a communicator prepare for the regions that its collectives read and write, see comm_expose.
+ * Collective. store_conceal before store_finish. */
+int store_expose(struct shard_store *store, struct sherd_comm *comm);
+void store_conceal(struct shard_store *store, struct sherd_comm *comm);
 
 /* First element and number of elements, within the segment, of parameters or of masters and states at rest.
  */
