@@ -7,13 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <nccl.h>
+
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "device/cuda/kind.h"
 #include "device/cuda/launch.h"
 
-#define FAULT_BYTES 256 /* of the fault words, behind the workspace */
+#define FAULT_BYTES 256                 /* of the fault words, behind the workspace */
+#define MARGIN_BYTES ((size_t)16 << 20) /* free memory beyond what is asked: then another thing failed */
 
 struct cuda_device *cuda_device(const struct sherd_device *dev)
 {
@@ -172,42 +175,33 @@ static int cuda_memory(struct sherd_device *dev, size_t *total, size_t *availabl
 
 /* ---- memory ---- */
 
-/* Where device memory comes from and goes to: the one place that changes when communicators want their own.
+/* Device memory is NCCL's (mapped memory, or cudaMalloc's where that is switched off): communicators can
+ * prepare for no other, see comm_expose. It comes in steps of 2 MiB, which few and large regions do not feel.
  */
-static cudaError_t take(void **out, size_t bytes)
-{
-    return cudaMalloc(out, bytes);
-}
-
-static cudaError_t give(void *p)
-{
-    return cudaFree(p);
-}
-
-static int no_memory(struct sherd_device *dev, size_t bytes)
-{
-    size_t total = 0, available = 0;
-    if (cudaMemGetInfo(&available, &total) != cudaSuccess)
-        (void)cudaGetLastError();
-    return SHERD_FAIL(SHERD_ENOMEM, "%s: no room for %zu bytes of device memory: %zu of %zu are free",
-        dev->name, bytes, available, total);
-}
-
 static int cuda_alloc(struct sherd_device *dev, void **out, size_t bytes)
 {
+    size_t total = 0, available = 0;
     SHERD_TRY(enter(dev));
-    cudaError_t err = take(out, MAX(bytes, 1));
-    if (err == cudaSuccess)
+    ncclResult_t r = ncclMemAlloc(out, MAX(bytes, 1));
+    if (r == ncclSuccess)
         return SHERD_OK;
     *out = NULL;
     (void)cudaGetLastError();
-    return err == cudaErrorMemoryAllocation ? no_memory(dev, bytes) : CUDA_CHECK(err);
+    if (cudaMemGetInfo(&available, &total) != cudaSuccess)
+        (void)cudaGetLastError();
+    if (available > bytes + MARGIN_BYTES)
+        return SHERD_FAIL(SHERD_EDEVICE, "%s: %zu bytes of device memory, %zu are free: %s", dev->name, bytes,
+            available, ncclGetLastError(NULL));
+    return SHERD_FAIL(SHERD_ENOMEM, "%s: no room for %zu bytes of device memory: %zu of %zu are free",
+        dev->name, bytes, available, total);
 }
 
 static void cuda_free(struct sherd_device *dev, void *p)
 {
     CUDA_WARN(cudaSetDevice(cuda_device(dev)->index));
-    CUDA_WARN(give(p));
+    ncclResult_t r = p ? ncclMemFree(p) : ncclSuccess;
+    if (r != ncclSuccess)
+        log_warn("%s: freeing memory: %s", dev->name, ncclGetErrorString(r));
 }
 
 static int cuda_host_alloc(struct sherd_device *dev, void **out, size_t bytes)
@@ -236,7 +230,8 @@ static void cuda_queue_destroy(struct sherd_queue *queue)
     struct cuda_queue *cq = queue->impl;
     CUDA_WARN(cudaSetDevice(cuda_device(queue->dev)->index));
     if (cq->stream) {
-        CUDA_WARN(cudaStreamSynchronize(cq->stream));
+        if (cuda_wait_stream(cuda_device(queue->dev), cq->stream) != SHERD_OK)
+            log_warn("%s: a queue ends with work left: %s", queue->dev->name, sherd_error());
         CUDA_WARN(cudaStreamDestroy(cq->stream));
     }
     sherd_device_free(queue->dev, cq->workspace ? cq->workspace : cq->faults);
