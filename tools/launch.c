@@ -288,7 +288,10 @@ static int outcome(const struct launcher *l)
         return 128 + l->asked;
     }
     tell(l, culprit);
-    return sig ? 128 + sig : WEXITSTATUS(culprit->status);
+    if (sig)
+        return 128 + sig;
+    /* When all only noticed (a rank stands still), it is the job as a whole that failed. */
+    return WEXITSTATUS(culprit->status) == EXIT_PEER ? EXIT_FAILED : WEXITSTATUS(culprit->status);
 }
 
 static int copy_argv(struct launcher *l)

@@ -15,7 +15,8 @@ struct launch_desc {
 
 /* Runs this program once for every rank, with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
  * SHERD_JOB set, and waits for all. Returns the exit code: 0, 75 (stopped on request), the code of the rank
- * that failed first, or 128 + signal. No rank outlives this process, however it ends. */
+ * that failed first (never 3, which is a rank's), or 128 + signal. No rank outlives this process, however it
+ * ends. */
 int launch_ranks(const struct launch_desc *desc);
 
 /* Called by a rank: hands its last words to the launcher, if there is one (SHERD_ERROR_FD). Returns 1 if they

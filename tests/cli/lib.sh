@@ -7,7 +7,11 @@
 set -u
 sherd=$(realpath "$1")
 work=$(mktemp -d /tmp/sherd-cli-XXXXXX)
-trap 'rm -rf "$work"' EXIT
+leave() {
+    jobs -p | xargs -r kill -KILL 2>/dev/null
+    rm -rf "$work"
+}
+trap leave EXIT
 cd "$work" || exit 1
 # No launcher around the test is to be taken for one around the program.
 for name in $(compgen -e | grep -E '^(RANK|WORLD_SIZE|LOCAL_|MASTER_|SHERD_|OMPI_|PMIX?_|MV2_|SLURM_)'); do
