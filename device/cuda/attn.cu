@@ -15,7 +15,9 @@
 
 #include <cuda_bf16.h>
 
+extern "C" {
 #include "base/status.h"
+}
 #include "device/cuda/launch.h"
 
 #define SIDE 16
