@@ -160,12 +160,12 @@ template <typename T, int W> __global__ void rope_kernel(const __grid_constant__
     __shared__ float cosine[SHERD_MAX_HEAD_DIM / 2], sine[SHERD_MAX_HEAD_DIM / 2];
     int half = (int)a.head_dim / 2, each = half / W;
     int64_t row = blockIdx.x;
-    float position = (float)(row % a.seq);
+    double position = (double)(row % a.seq);
     for (int i = threadIdx.x; i < half; i += blockDim.x) {
-        float s, c;
-        sincosf(position * a.inv_freq[i], &s, &c);
-        cosine[i] = c;
-        sine[i] = a.inverse ? -s : s;
+        double s, c;
+        sincos(position * (double)a.inv_freq[i], &s, &c); /* a float angle is off by 1e-4 at position 4000 */
+        cosine[i] = (float)c;
+        sine[i] = (float)(a.inverse ? -s : s);
     }
     __syncthreads();
     T *x = (T *)a.x + row * a.heads * a.head_dim;

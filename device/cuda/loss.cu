@@ -67,16 +67,20 @@ template <typename T> static __device__ __forceinline__ struct cut cut_row(const
     return cut;
 }
 
-/* The gradient of the elements from c on; `lse` is the log of the sum of exponentials. */
+/* What the gradient of a row is made of: exp(x - max) * scale, but `at_target` at the target. */
+struct slope {
+    float max, scale, at_target;
+    int64_t target;
+};
+
 template <typename T, int W>
-static __device__ __forceinline__ void write_gradient(
-    T *x, int64_t c, int64_t target, float lse, float weight)
+static __device__ __forceinline__ void write_gradient(T *x, int64_t c, const struct slope *s)
 {
     float v[W];
     load<W>(v, x + c, W);
 #pragma unroll
     for (int j = 0; j < W; j++)
-        v[j] = (expf(v[j] - lse) - (c + j == target ? 1.0f : 0.0f)) * weight;
+        v[j] = c + j == s->target ? s->at_target : expf(v[j] - s->max) * s->scale;
     store<W>(x + c, v, W);
 }
 
@@ -118,17 +122,17 @@ __global__ void __launch_bounds__(LOSS_THREADS)
     }
     float max = block_max(o.max);
     float sum = block_sum(o.sum * expf(o.max - base(max)));
-    float lse = max + logf(sum);
     if (threadIdx.x == 0)
         losses[row] = log((double)sum) + (double)max - (double)at_target;
     if (!a.backward)
         return;
-    float weight = (float)(1.0 / *a.count);
+    struct slope s = { max, (float)(1.0 / ((double)sum * *a.count)),
+        (float)(((double)expf(at_target - max) / (double)sum - 1.0) / *a.count), target };
     /* Backwards: what was read last is still in the cache. */
     for (int64_t p = cut.packs - 1 - threadIdx.x; p >= 0; p -= blockDim.x)
-        write_gradient<T, WIDE>(x, cut.head + p * WIDE, target, lse, weight);
+        write_gradient<T, WIDE>(x, cut.head + p * WIDE, &s);
     for (int64_t c = threadIdx.x; c < n - cut.packs * WIDE; c += blockDim.x)
-        write_gradient<T, 1>(x, c < cut.head ? c : c - cut.head + body, target, lse, weight);
+        write_gradient<T, 1>(x, c < cut.head ? c : c - cut.head + body, &s);
 }
 
 /* *sum += losses[rows], in an order that depends on rows alone. */

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The sherd authors
+#
+# All that needs a GPU, in one go: every operation against its reference in double, f32 and bf16, then again under
+# compute-sanitizer, and NCCL on two GPUs where there are two. Usage: tests/gpu/run.sh BUILD [ops] [nccl] [memcheck]
+# [racecheck]; without names, all of them. Ends with "N passed, N failed, N skipped"; the output is in BUILD/gpu/.
+set -u
+cd "$(dirname "$0")/../.."
+[ $# -ge 1 ] && [ -d "$1/tests/ops" ] || { echo "usage: $0 BUILD [ops] [nccl] [memcheck] [racecheck]"; exit 2; }
+build=$(cd "$1" && pwd)
+shift
+[ $# -gt 0 ] || set -- ops nccl memcheck racecheck
+
+command -v nvidia-smi >/dev/null && nvidia-smi -L | grep -q GPU || { echo "no GPU here"; exit 77; }
+[ -e "$build/libsherd-cuda.so" ] || { echo "$build has no libsherd-cuda.so: configure with -Dcuda=enabled"; exit 1; }
+export LD_LIBRARY_PATH=$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+mkdir -p "$build/gpu"
+passed=0 failed=0 skipped=0
+
+one() { # NAME SECONDS COMMAND...
+    local name=$1 seconds=$2 start=$SECONDS st=0
+    shift 2
+    timeout "$seconds" "$@" >"$build/gpu/$name.log" 2>&1 || st=$?
+    if [ $st -eq 0 ]; then
+        passed=$((passed + 1))
+        echo "ok     $name ($((SECONDS - start)) s)"
+    elif [ $st -eq 77 ]; then
+        skipped=$((skipped + 1))
+        echo "skip   $name: $(tail -1 "$build/gpu/$name.log")"
+    else
+        failed=$((failed + 1))
+        echo "FAILED $name (status $st), see $build/gpu/$name.log:"
+        grep -E '\[  ERROR|---|Error|ERROR SUMMARY|=========|No GPU|device' "$build/gpu/$name.log" | head -12
+    fi
+}
+
+# The tests of operations that know --device.
+op_tests() {
+    grep -l 'op_main(argc' tests/ops/test_*.c | sed 's|.*/\(.*\)\.c|\1|'
+}
+
+sanitizer() { # TOOL
+    command -v compute-sanitizer >/dev/null || { failed=$((failed + 1)); echo "FAILED $1: no compute-sanitizer"; return; }
+    local test
+    for test in $(op_tests); do
+        one "$1-$test" 600 compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 20 \
+            "$build/tests/ops/$test" --device cuda
+    done
+}
+
+for what in "$@"; do
+    case $what in
+    ops)
+        for test in $(op_tests); do
+            one "$test" 300 "$build/tests/ops/$test" --device cuda
+        done
+        ;;
+    nccl) one nccl 600 "$build/tests/gpu/test_nccl" ;;
+    memcheck | racecheck) sanitizer "$what" ;;
+    *) echo "there is no '$what'"; exit 2 ;;
+    esac
+done
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed -eq 0 ]
