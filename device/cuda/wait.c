@@ -5,6 +5,7 @@
  * come), the wait is a loop that asks the watchers; otherwise it is CUDA's own.
  */
 #include <sched.h>
+#include <stdio.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -31,11 +32,19 @@ void cuda_unwatch(struct cuda_device *cd, const struct cuda_watch *watch)
     }
 }
 
+/* All of them, as each may have work of its own to end. */
 static int ask(const struct cuda_device *cd, double waited)
 {
-    for (struct cuda_watch *w = cd->watches; w; w = w->next)
-        SHERD_TRY(w->poll(w->ctx, waited));
-    return SHERD_OK;
+    int st = SHERD_OK;
+    char text[512] = "";
+    for (struct cuda_watch *w = cd->watches; w; w = w->next) {
+        int one = w->poll(w->ctx, waited);
+        if (one != SHERD_OK && st == SHERD_OK) {
+            st = one;
+            snprintf(text, sizeof(text), "%s", sherd_error());
+        }
+    }
+    return st == SHERD_OK ? SHERD_OK : status_adopt(st, text);
 }
 
 /* One of the two is given. */
