@@ -13,11 +13,16 @@
 
 VEC_INLINE float square_deviation(const float *x, float mean, int64_t n)
 {
-    float sum = 0;
+    float total = 0;
+    for (int64_t at = 0; at < n; at += VEC_BLOCK) {
+        int64_t end = MIN(at + VEC_BLOCK, n);
+        float sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++)
-        sum += (x[i] - mean) * (x[i] - mean);
-    return sum;
+        for (int64_t i = at; i < end; i++)
+            sum += (x[i] - mean) * (x[i] - mean);
+        total += sum;
+    }
+    return total;
 }
 
 VEC_CLONES static void forward_task(const void *ctx, int64_t task, void *panel)

@@ -10,7 +10,7 @@ set -eu
 foreign='yaml.h runtime/yaml.c
 jansson.h base/json.h tools/out.h
 xxhash.h base/sum.c
-cblas.h device/cpu/matmul.c device/cpu/attention.c
+cblas.h device/cpu/matmul.c bench/cpu_ops.c
 cuda*.h device/cuda/* comm/nccl.c
 cublas*.h device/cuda/* comm/nccl.c
 cudnn*.h device/cuda/* comm/nccl.c
