@@ -14,7 +14,7 @@
 #define TILE_N 512
 #define MIN_TILE 32
 #define PANEL_K 512     /* of the inner dimension, where operands are converted */
-#define WANTED_TILES 48 /* so that many threads have work of about the same size */
+#define WANTED_TILES 24 /* so that many threads have work of about the same size */
 #define SMALL_FLOPS 4e6 /* of a tile that is not worth cutting */
 
 void cpu_blas_init(void)
