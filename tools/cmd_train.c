@@ -100,8 +100,19 @@ static int rank_failed(int status, const struct sherd_world *world)
     return out_code(status);
 }
 
+/* "cuda" is one GPU for each rank of the host: that of the local rank. */
+static const char *device_name(
+    const struct sherd_config *config, const struct sherd_world *world, char buf[32])
+{
+    if (strcmp(config->run.device, "cuda") != 0)
+        return config->run.device;
+    snprintf(buf, 32, "cuda:%d", world->local_rank);
+    return buf;
+}
+
 static int run_rank(const struct sherd_config *config, const struct sherd_world *world)
 {
+    char name[32];
     struct sherd_device *device = NULL;
     struct sherd_comm *comm = NULL;
     if (catch_signals() != 0) {
@@ -109,9 +120,9 @@ static int run_rank(const struct sherd_config *config, const struct sherd_world 
         return EXIT_FAILED;
     }
     int threads = config->run.threads > 0 ? (int)config->run.threads : share_of_cores(world->local_size);
-    int st = sherd_device_open(
-        &device, &(struct sherd_device_desc){
-                     .name = config->run.device, .threads = threads, .async = config->shard.overlap });
+    int st = sherd_device_open(&device,
+        &(struct sherd_device_desc){
+            .name = device_name(config, world, name), .threads = threads, .async = config->shard.overlap });
     if (st == SHERD_OK)
         st = sherd_comm_open(
             &comm, device, &(struct sherd_comm_desc){ .world = *world, .timeout = config->run.timeout });
