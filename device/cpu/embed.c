@@ -21,7 +21,7 @@ static int check_tokens(const char *op, const int32_t *tokens, int64_t batch, in
     return SHERD_OK;
 }
 
-VEC_CLONES static void forward_task(const void *ctx, int64_t task, void *panel)
+VEC_CLONES static void embed_forward_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_embed_forward *a = ctx;
     int64_t rows = cpu_task_rows(a->width), first = task * rows, last = MIN(first + rows, a->batch * a->seq);
@@ -51,7 +51,8 @@ int cpu_embed_forward(struct cpu_lane *lane, const void *args)
     if (a->width == 0)
         return SHERD_OK;
     SHERD_TRY(check_tokens("embed_forward", a->tokens, a->batch, a->seq, a->vocab));
-    return cpu_parallel(lane, forward_task, a, cpu_tasks(a->batch * a->seq, cpu_task_rows(a->width)), 0);
+    return cpu_parallel(
+        lane, embed_forward_task, a, cpu_tasks(a->batch * a->seq, cpu_task_rows(a->width)), 0);
 }
 
 /* ---- backward ---- */
@@ -78,7 +79,7 @@ VEC_INLINE void sum_row(const struct sherd_embed_backward *a, int64_t row, int64
         sum[i] += dy[i];
 }
 
-VEC_CLONES static void token_task(const void *ctx, int64_t task, void *panel)
+VEC_CLONES static void embed_token_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_embed_backward *a = ctx;
     const int32_t *head = a->scratch, *next = head + a->vocab;
@@ -94,7 +95,7 @@ VEC_CLONES static void token_task(const void *ctx, int64_t task, void *panel)
     }
 }
 
-VEC_CLONES static void place_task(const void *ctx, int64_t task, void *panel)
+VEC_CLONES static void embed_place_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_embed_backward *a = ctx;
     (void)panel;
@@ -121,7 +122,7 @@ int cpu_embed_backward(struct cpu_lane *lane, const void *args)
             next[row] = head[a->tokens[row]];
             head[a->tokens[row]] = (int32_t)row;
         }
-        SHERD_TRY(cpu_parallel(lane, token_task, a, cpu_tasks(a->width, TASK_COLS), 0));
+        SHERD_TRY(cpu_parallel(lane, embed_token_task, a, cpu_tasks(a->width, TASK_COLS), 0));
     }
-    return a->dwpe ? cpu_parallel(lane, place_task, a, a->seq, 0) : SHERD_OK;
+    return a->dwpe ? cpu_parallel(lane, embed_place_task, a, a->seq, 0) : SHERD_OK;
 }

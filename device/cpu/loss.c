@@ -27,7 +27,7 @@ VEC_INLINE double exponentials(float *e, const float *x, float max, int64_t n)
     return total;
 }
 
-VEC_CLONES static void row_task(const void *ctx, int64_t row, void *panel)
+VEC_CLONES static void loss_row_task(const void *ctx, int64_t row, void *panel)
 {
     const struct sherd_loss *a = ctx;
     int64_t n = a->vocab, at = row * n, target = a->targets[row];
@@ -71,7 +71,7 @@ int cpu_loss(struct cpu_lane *lane, const void *args)
 {
     const struct sherd_loss *a = args;
     SHERD_TRY(check_targets(a));
-    SHERD_TRY(cpu_parallel(lane, row_task, a, a->rows, (size_t)a->vocab * sizeof(float)));
+    SHERD_TRY(cpu_parallel(lane, loss_row_task, a, a->rows, (size_t)a->vocab * sizeof(float)));
     const double *losses = a->scratch;
     double sum = *a->sum;
     for (int64_t row = 0; row < a->rows; row++)

@@ -25,7 +25,7 @@ VEC_INLINE float square_deviation(const float *x, float mean, int64_t n)
     return total;
 }
 
-VEC_CLONES static void forward_task(const void *ctx, int64_t task, void *panel)
+VEC_CLONES static void norm_forward_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_norm_forward *a = ctx;
     int64_t n = a->cols, rows = cpu_task_rows(n);
@@ -60,7 +60,7 @@ int cpu_norm_forward(struct cpu_lane *lane, const void *args)
     if (a->rows == 0 || a->cols == 0)
         return SHERD_OK;
     size_t panel = a->type == SHERD_F32 ? 0 : 3 * (size_t)a->cols * sizeof(float);
-    return cpu_parallel(lane, forward_task, a, cpu_tasks(a->rows, cpu_task_rows(a->cols)), panel);
+    return cpu_parallel(lane, norm_forward_task, a, cpu_tasks(a->rows, cpu_task_rows(a->cols)), panel);
 }
 
 /* One row. With g = dy w and xhat = (x - mean) rstd: dx = rstd (g - mean(g) - xhat mean(g xhat)) + add, where
@@ -98,7 +98,7 @@ VEC_INLINE void backward_row(const struct sherd_norm_backward *a, const float *d
     }
 }
 
-VEC_CLONES static void backward_task(const void *ctx, int64_t task, void *panel)
+VEC_CLONES static void norm_backward_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_norm_backward *a = ctx;
     int64_t n = a->cols, block = scratch_block_rows(a->rows);
@@ -127,7 +127,7 @@ int cpu_norm_backward(struct cpu_lane *lane, const void *args)
         return SHERD_OK;
     int64_t blocks = scratch_row_blocks(a->rows), n = a->cols;
     size_t panel = a->type == SHERD_F32 ? 0 : 4 * (size_t)n * sizeof(float);
-    SHERD_TRY(cpu_parallel(lane, backward_task, a, blocks, panel));
+    SHERD_TRY(cpu_parallel(lane, norm_backward_task, a, blocks, panel));
     const float *partial = a->scratch;
     if (a->dw)
         SHERD_TRY(cpu_add_partials(lane, a->dw, a->grad_type, partial, blocks, 2 * n, n));

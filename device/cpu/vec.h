@@ -25,7 +25,8 @@
 #endif
 
 /* A function compiled for each level of x86-64, chosen when the program is loaded. It needs resolvers, which
- * run before sanitizers are ready. */
+ * run before sanitizers are ready. Its name must be unique in this folder, static or not: clang's resolvers
+ * are global. */
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(VEC_SANITIZED)
 #define VEC_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
