@@ -264,6 +264,7 @@ static void attention(struct bench *b, enum sherd_dtype type, int64_t seq, int64
         .head_dim = dim,
         .scale = 0.125f,
         .type = type };
+    f.scratch = take(b, (int64_t)sherd_attention_forward_scratch(&f), 1);
     g.scratch = take(b, (int64_t)sherd_attention_backward_scratch(&g), 1);
     char name[64];
     snprintf(name, sizeof(name), "attention forward %s T%lld D%lld", sherd_dtype_name(type), (long long)seq,
@@ -272,7 +273,7 @@ static void attention(struct bench *b, enum sherd_dtype type, int64_t seq, int64
     snprintf(name, sizeof(name), "attention backward %s T%lld D%lld", sherd_dtype_name(type), (long long)seq,
         (long long)dim);
     time_row(name, (double)n, op_flops(OP_attention_backward, &g), best(b, run_attention_backward, &g));
-    void *all[] = { qkv, dqkv, out, dout, lse, g.scratch };
+    void *all[] = { qkv, dqkv, out, dout, lse, f.scratch, g.scratch };
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         sherd_device_free(b->dev, all[i]);
 }
