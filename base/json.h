@@ -2,8 +2,8 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * JSON, a thin layer over jansson: strict reading (duplicates, trailing text and lone surrogates refused)
- * with errors that name file and place, typed getters that name the member. The only file with jansson.h
- * beside it is json.c; callers pass `json_t *` around as they like.
+ * with errors that name file and place, typed getters that name the member. The library has jansson.h from
+ * here alone; callers pass `json_t *` around as they like.
  */
 #ifndef SHERD_BASE_JSON_H
 #define SHERD_BASE_JSON_H

@@ -5,7 +5,9 @@
  */
 #include "runtime/meter.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -13,9 +15,6 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/status.h"
-
-#include <errno.h>
-#include <string.h>
 
 int meter_init(struct meter *m, int64_t steps, const char *dir, int jsonl)
 {

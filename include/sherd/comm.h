@@ -34,8 +34,8 @@ struct sherd_comm_desc {
 };
 
 /* Opens the communicator that suits the device: a world of one needs none, CPU ranks of one host share
- * memory. Collective: returns when all ranks have come, ETIMEOUT naming those that have not.
- * The caller owns *out; the device must outlive it. */
+ * memory, GPU ranks of one host use NCCL. Collective: returns when all ranks have come, ETIMEOUT naming those
+ * that have not. The caller owns *out; the device must outlive it. */
 SHERD_API int sherd_comm_open(
     struct sherd_comm **out, struct sherd_device *dev, const struct sherd_comm_desc *desc);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * A device (CPU, later a GPU): its memory, queues of ordered work, and events between queues.
+ * A device (the CPU, a GPU): its memory, queues of ordered work, and events between queues.
  * Called by the engine and by model authors; the mathematics stands in sherd/ops.h.
  * Knows nothing of ranks, shards or models.
  */
@@ -20,7 +20,7 @@ struct sherd_event;
 
 struct sherd_device_desc {
     const char *name; /* "cpu", "cuda" or "cuda:N"; NULL means "cpu" */
-    int threads;      /* CPU: worker threads for the mathematics; 0 = one per available core */
+    int threads;      /* CPU: threads for the mathematics; 0 = one per available core */
     int async;        /* CPU: side queues get a thread of their own, so that communication overlaps */
 };
 

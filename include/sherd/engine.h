@@ -18,8 +18,8 @@ extern "C" {
 struct sherd_engine;
 
 struct sherd_engine_desc {
-    const struct sherd_config *config; /* run.seed, shard, dtype, batch.micro, batch.seq, optim, schedule,
-                                          train.steps, model.freeze are read; copied */
+    const struct sherd_config *config; /* run.seed, shard, dtype, batch.micro, batch.seq, optim, schedule and
+                                          train.steps are read; copied */
     const struct sherd_model *model;   /* borrowed */
     struct sherd_device *device;       /* borrowed */
     struct sherd_comm *comm;           /* borrowed; NULL = a world of one */

@@ -14,10 +14,7 @@ cblas.h device/cpu/matmul.c bench/cpu_ops.c
 cuda*.h device/cuda/* comm/nccl.c
 cublas*.h device/cuda/* comm/nccl.c
 cudnn*.h device/cuda/* comm/nccl.c
-nccl.h device/cuda/* comm/nccl.c
-mpi.h comm/mpi.c
-sys/io_uring.h base/file.c
-liburing.h base/file.c'
+nccl.h device/cuda/* comm/nccl.c'
 
 declare -A may
 while IFS=: read -r room list; do
