@@ -410,6 +410,27 @@ static int nccl_open(struct sherd_comm *const *comms, int n, const void *id)
     return st;
 }
 
+/* NCCL fills the new communicator's handle from a thread of its own, and the parent may say that it is ready
+ * before that. */
+static int wait_child(struct nccl *from, struct nccl *n)
+{
+    const char *what = "a second communicator";
+    double start = clock_seconds();
+    while (!__atomic_load_n(&n->comm, __ATOMIC_ACQUIRE)) {
+        ncclResult_t r = state_of(from);
+        if (r == GONE)
+            return ended(from);
+        if (r != ncclSuccess && r != ncclInProgress)
+            return fail(r, what);
+        SHERD_TRY(look_at_peers(from));
+        if (clock_seconds() - start > from->owner->timeout)
+            return SHERD_FAIL(
+                SHERD_ETIMEOUT, "NCCL: %s: not all ranks have come in %g s", what, from->owner->timeout);
+        nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+    }
+    return wait_ready(from, what, from->owner->timeout);
+}
+
 static int nccl_dup(struct sherd_comm *comm, struct sherd_comm *twin)
 {
     struct nccl *from = comm->impl, *n = nccl_new(twin);
@@ -420,8 +441,9 @@ static int nccl_dup(struct sherd_comm *comm, struct sherd_comm *twin)
     pthread_mutex_lock(&from->lock);
     ncclResult_t r = from->comm ? ncclCommSplit(from->comm, 0, comm->world.rank, &n->comm, &config) : GONE;
     pthread_mutex_unlock(&from->lock);
-    SHERD_TRY(settle(from, r, "ncclCommSplit")); /* then n->comm is set */
-    return settle(n, ncclInProgress, "a second communicator");
+    SHERD_TRY(settle(from, r, "ncclCommSplit"));
+    int st = wait_child(from, n);
+    return st == SHERD_OK ? settle(n, ncclInProgress, "a second communicator") : give_up(from, st);
 }
 
 static void nccl_abort(struct sherd_comm *comm, const char *reason)
