@@ -15,6 +15,10 @@
 #include "comm/block.h"
 #include "comm/ops.h"
 
+/* What a rank has repeats after so many elements, a number that no piece or part is a multiple of: an element
+ * that went astray still shows, and most of a long array need not be computed but copied. */
+#define PERIOD INT64_C(4093)
+
 #define GUARD 64
 #define GUARD_BYTE 0xa5
 
@@ -63,6 +67,21 @@ static void put(void *out, int64_t at, enum sherd_dtype type, int rank, int64_t 
     }
 }
 
+/* Fills [PERIOD, n) from the elements before. */
+static void repeat(char *p, int64_t n, size_t each)
+{
+    for (int64_t at = PERIOD; at < n; at += PERIOD)
+        memcpy(p + (size_t)at * each, p, (size_t)MIN(PERIOD, n - at) * each);
+}
+
+/* What a rank has at 0..n-1. */
+static void put_all(char *out, int64_t n, enum sherd_dtype type, int rank, uint64_t salt)
+{
+    for (int64_t i = 0; i < MIN(n, PERIOD); i++)
+        put(out, i, type, rank, i, salt);
+    repeat(out, n, sherd_dtype_bytes(type));
+}
+
 /* x = x op (what rank has at i), for one element at place 0 of x; half types are held in float. */
 union number {
     float f32;
@@ -99,13 +118,14 @@ static void reduce_loop(
     void *out, enum sherd_dtype type, int size, int64_t from, int64_t n, uint64_t salt, enum comm_reduce how)
 {
     size_t each = sherd_dtype_bytes(type);
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < MIN(n, PERIOD); i++) {
         union number x;
         for (int r = 0; r < size; r++)
-            take_in(&x, r == 0, type, r, from + i, salt, how);
+            take_in(&x, r == 0, type, r, (from + i) % PERIOD, salt, how);
         bf16 h = type == SHERD_BF16 ? bf16_from_float(x.f32) : 0;
         memcpy((char *)out + (size_t)i * each, type == SHERD_BF16 ? (void *)&h : (void *)&x, each);
     }
+    repeat(out, n, each);
 }
 
 /* ---- buffers with guards ---- */
@@ -132,8 +152,7 @@ static void release(char *p, int64_t elems, enum sherd_dtype type)
 static char *filled(int64_t elems, enum sherd_dtype type, int rank, uint64_t salt)
 {
     char *p = buffer(elems, type);
-    for (int64_t i = 0; i < elems; i++)
-        put(p, i, type, rank, i, salt);
+    put_all(p, elems, type, rank, salt);
     return p;
 }
 
@@ -149,8 +168,7 @@ static void try_gather(struct place *at, int64_t n, enum sherd_dtype type, int i
     T_OK(comm_all_gather(at->comm, at->queue, out, in_place ? place : mine, n, type));
     T_OK(sherd_queue_sync(at->queue));
     for (int r = 0; r < at->size; r++)
-        for (int64_t i = 0; i < n; i++)
-            put(want, r * n + i, type, r, i, salt);
+        put_all(want + (size_t)r * bytes, n, type, r, salt);
     T_BITS(out, want, bytes * (size_t)at->size);
     release(out, n * at->size, type);
     release(want, n * at->size, type);
@@ -207,12 +225,11 @@ static int is_turn(int64_t n, int turn, int form)
     return n <= 1000 || turn % 3 == form;
 }
 
-/* ctx: how many of the types are tried with long arrays. The largest world has few long ones: what a loop
- * needs to check them grows with its square. */
+/* ctx: how many of the types are tried with long arrays. */
 static void all_collectives(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
 {
     struct place at = { rank, sherd_comm_size(comm), comm, NULL };
-    size_t n_long = at.size < 8 ? *(const size_t *)ctx : 1;
+    size_t n_long = *(const size_t *)ctx;
     T_EQ(sherd_comm_rank(comm), rank);
     T_OK(sherd_queue_create(&at.queue, dev, SHERD_QUEUE_SIDE));
     uint64_t salt = 1;
