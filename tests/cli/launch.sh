@@ -56,7 +56,10 @@ last_line() { # FILE TEXT
     tail -n 1 "$1" | grep -qF -- "$2" || { complain "line ${BASH_LINENO[0]}: '$2' is not in the last line"; show "$1"; }
 }
 
-before=$(ls /dev/shm 2>/dev/null)
+shared() { # what stands in shared memory, besides folders of tests
+    ls /dev/shm 2>/dev/null | grep -v '^sherd-test-'
+}
+before=$(shared)
 
 start killed --grace 2
 kill -KILL "${ranks[1]}"
@@ -120,6 +123,6 @@ for job in %?run.dir=a %?run.dir=b; do
     wait "$job" || { complain "$job failed"; show a.err b.err; }
 done
 
-after=$(ls /dev/shm 2>/dev/null)
+after=$(shared)
 [ "$before" = "$after" ] || complain "left in /dev/shm: $(comm -13 <(echo "$before") <(echo "$after"))"
 finish

@@ -6,7 +6,9 @@
 
 set -u
 sherd=$(realpath "$1")
-work=$(mktemp -d /tmp/sherd-cli-XXXXXX)
+place=${TMPDIR:-/tmp} # in memory where there is a place for that, as tests/folder.h
+if [ -w /dev/shm ] && [ "$(df -Pk /dev/shm | awk 'NR == 2 { print $4 }')" -ge 262144 ]; then place=/dev/shm; fi
+work=$(mktemp -d "$place/sherd-test-cli-XXXXXX")
 leave() {
     jobs -p | xargs -r kill -KILL 2>/dev/null
     rm -rf "$work"

@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "base/sum.h"
 #include "ckpt/safetensors.h"
+#include "tests/folder.h"
 #include "tests/t.h"
 
 #define RUBBISH 0xa5
@@ -342,7 +343,7 @@ int fake_reload(struct fake_results *out, int world, const struct fake_options *
     return run_ranks(world, &c);
 }
 
-static char root[] = "/tmp/sherd-ckpt-XXXXXX";
+static char root[FOLDER_BYTES];
 
 const char *fake_at(const char *format, ...)
 {
@@ -360,7 +361,7 @@ const char *fake_at(const char *format, ...)
 int fake_enter(void **state)
 {
     (void)state;
-    return mkdtemp(root) ? 0 : -1;
+    return folder_make(root, "ckpt");
 }
 
 int fake_leave(void **state)

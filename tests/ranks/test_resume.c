@@ -9,13 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "tests/folder.h"
 #include "tests/ranks/job.h"
 
-static char root[128]; /* a folder of this test's own */
+static char root[FOLDER_BYTES];
 
 static struct arena paths;
 
@@ -249,9 +249,7 @@ int main(void)
         cmocka_unit_test(merged_is_what_was_in_memory),
         cmocka_unit_test(a_tensor_can_be_unfrozen_on_resume),
     };
-    snprintf(root, sizeof(root), "%s/sherd-resume-%ld", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp",
-        (long)getpid());
-    if (file_mkdirs(root))
+    if (folder_make(root, "resume") != 0)
         return 1;
     sherd_log_set(NULL, NULL, SHERD_LOG_WARN);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

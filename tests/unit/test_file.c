@@ -16,8 +16,9 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "tests/folder.h"
 
-static char root[] = "/tmp/sherd-file-XXXXXX";
+static char root[FOLDER_BYTES];
 
 /* A path in the test's folder; one of a few rotating buffers. */
 static const char *at(const char *name)
@@ -45,7 +46,7 @@ static void assert_holds(const char *name, const char *want)
 static int enter(void **state)
 {
     (void)state;
-    return mkdtemp(root) ? 0 : -1;
+    return folder_make(root, "file");
 }
 
 static int leave(void **state)

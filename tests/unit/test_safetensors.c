@@ -14,13 +14,14 @@
 #include "base/half.h"
 #include "base/mem.h"
 #include "ckpt/safetensors.h"
+#include "tests/folder.h"
 
-static char root[] = "/tmp/sherd-st-XXXXXX";
+static char root[FOLDER_BYTES];
 
 static int enter(void **state)
 {
     (void)state;
-    return mkdtemp(root) ? 0 : -1;
+    return folder_make(root, "safetensors");
 }
 
 static int leave(void **state)
@@ -94,7 +95,7 @@ static void writes_golden_bytes(void **state)
     const struct st_item item = { "a", SHERD_F32, 1, shape };
     const struct st_meta meta = { "format", "pt" };
     struct st_writer w;
-    char path[64], sum[SUM_TEXT_BYTES], *text;
+    char path[256], sum[SUM_TEXT_BYTES], *text;
     size_t bytes;
     snprintf(path, sizeof(path), "%s/golden", root);
     ASSERT_OK(st_writer_open(&w, path, &item, 1, &meta, 1));
@@ -226,7 +227,7 @@ static void refuses_to_finish_early(void **state)
     const float data[] = { 1, 2, 3 };
     const struct st_item item = { "a", SHERD_F32, 1, shape };
     struct st_writer w;
-    char path[64], sum[SUM_TEXT_BYTES];
+    char path[256], sum[SUM_TEXT_BYTES];
     snprintf(path, sizeof(path), "%s/early", root);
     ASSERT_OK(st_writer_open(&w, path, &item, 1, NULL, 0));
     assert_int_equal(st_writer_put(&w, data, 12), SHERD_EINTERNAL);
@@ -240,7 +241,7 @@ static void reads_a_file(void **state)
 {
     (void)state;
     struct st_header h;
-    char path[64];
+    char path[256];
     int fd;
     snprintf(path, sizeof(path), "%s/file", root);
     ASSERT_OK(file_write_atomic(path, golden, sizeof(golden)));

@@ -17,8 +17,9 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "data/data.h"
+#include "tests/folder.h"
 
-static char root[64];
+static char root[FOLDER_BYTES];
 static char last_info[1024];
 
 static void keep_log(void *ctx, enum sherd_log_level level, const char *text)
@@ -31,9 +32,8 @@ static void keep_log(void *ctx, enum sherd_log_level level, const char *text)
 static int setup(void **state)
 {
     (void)state;
-    snprintf(root, sizeof(root), "/tmp/sherd-tokens-XXXXXX");
     sherd_log_set(keep_log, NULL, SHERD_LOG_INFO);
-    return mkdtemp(root) ? chdir(root) : -1;
+    return folder_make(root, "tokens") == 0 ? chdir(root) : -1;
 }
 
 static int teardown(void **state)
