@@ -11,7 +11,5 @@ if [ -z "$tool" ] || ! "$tool" --version | grep -q 'version 14\.'; then
     echo "clang-format 14 is missing"
     exit 77
 fi
-while IFS= read -r path; do
-    text=$("$tool" --dry-run -Werror "$path" 2>&1) || complain "$path:"$'\n'"$(head -4 <<<"$text")"
-done < <(files '*.c' '*.h')
+text=$(files '*.c' '*.h' | xargs "$tool" --dry-run -Werror 2>&1) || complain "$text"
 finish

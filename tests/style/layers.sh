@@ -15,6 +15,7 @@ cuda*.h device/cuda/* comm/nccl.c
 cublas*.h device/cuda/* comm/nccl.c
 cudnn*.h device/cuda/* comm/nccl.c
 nccl.h device/cuda/* comm/nccl.c'
+mapfile -t rules <<<"$foreign"
 
 declare -A may
 while IFS=: read -r room list; do
@@ -24,8 +25,9 @@ while IFS=: read -r room list; do
 done <docs/layers.txt
 
 check_foreign() { # PLACE PATH HEADER
-    local pattern allowed one ok
-    while read -r pattern allowed; do
+    local rule pattern allowed one ok
+    for rule in "${rules[@]}"; do
+        pattern=${rule%% *} allowed=${rule#* }
         # shellcheck disable=SC2053
         [[ $3 == $pattern ]] || continue
         ok=0
@@ -36,13 +38,13 @@ check_foreign() { # PLACE PATH HEADER
         done
         set +f
         [ $ok -eq 1 ] || complain "$1: <$3> may be included by $allowed only"
-    done <<<"$foreign"
+    done
 }
 
 while IFS= read -r hit; do
     path=${hit%%:*} rest=${hit#*:}
     place=$path:${rest%%:*}
-    header=$(sed -E 's/^[^"<]*["<]([^">]+)[">].*/\1/' <<<"${rest#*:}")
+    header=${rest#*[\"<]} header=${header%%[\">]*}
     room=${path%%/*} target=${header%%/*}
     check_foreign "$place" "$path" "$header"
     if [[ $room == include ]]; then

@@ -8,31 +8,28 @@ set -eu
 . tests/style/files.sh
 export LC_ALL=C
 
-report() { # TEXT PATTERN PATH
-    local hits
-    if hits=$(grep -nP "$2" "$3" | head -3); then
-        [ -z "$hits" ] || complain "$3: $1:"$'\n'"$hits"
-    fi
+texts=$(files '*' | grep -vE '^(tests/fuzz/(corpus|crashes)/|LICENSE$)' | tr '\n' '\0' | xargs -0 grep -Il '')
+
+each() { # COMMAND... PATH of every text
+    tr '\n' '\0' <<<"$texts" | xargs -0 "$@" || true
 }
 
+report() { # TEXT PATTERN
+    local hits
+    hits=$(each grep -nHP -m 3 "$2")
+    [ -z "$hits" ] || complain "$1:"$'\n'"$hits"
+}
+
+report "not ASCII" '[^\x00-\x7f]'
+report "tab" '\t'
+report "space at the end of the line" '[ \r]$'
+report "note to self" '\b(TO''DO|FIX''ME)\b'
 while IFS= read -r path; do
-    case $path in
-    tests/fuzz/corpus/* | tests/fuzz/crashes/* | LICENSE) continue ;;
-    esac
-    [ -s "$path" ] || continue
-    grep -Iq . "$path" || continue # binary
-    report "not ASCII" '[^\x00-\x7f]' "$path"
-    report "tab" '\t' "$path"
-    report "space at the end of the line" '[ \r]$' "$path"
-    report "note to self" '\b(TO''DO|FIX''ME)\b' "$path"
-    [ -z "$(tail -c 1 "$path")" ] || complain "$path: no newline at the end"
-    case $path in
-    *.c | *.h | *.cu | *.cuh | *.sh | *.py) source=1 ;;
-    *) source=0 && [ "$(head -c 2 "$path")" = '#!' ] && source=1 ;;
-    esac
-    if [ $source -eq 1 ]; then
-        [ "$(head -4 "$path" | grep -cE 'SPDX-(License-Identifier|FileCopyrightText):')" -eq 2 ] ||
-            complain "$path: the two SPDX lines are missing at the top"
-    fi
-done < <(files '*')
+    complain "$path: no newline at the end"
+done < <(each grep -LPz '\n\z')
+while IFS= read -r path; do
+    complain "$path: the two SPDX lines are missing at the top"
+done < <(each awk 'FNR == 1 && (FILENAME ~ /\.(c|h|cu|cuh|sh|py)$/ || /^#!/) { lines[FILENAME] = 0 }
+    FNR <= 4 && FILENAME in lines && /SPDX-(License-Identifier|FileCopyrightText):/ { lines[FILENAME]++ }
+    END { for (path in lines) if (lines[path] != 2) print path }')
 finish
