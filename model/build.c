@@ -6,6 +6,7 @@
 #include "model/model.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <sherd/ops.h>
@@ -18,20 +19,23 @@ const char *sherd_model_family(int i)
     return i >= 0 && i < (int)ARRAY_LEN(families) ? families[i]->name : NULL;
 }
 
-static int find_family(const struct model_family **out, const char *name)
+int model_find_family(const struct model_family **out, const char *name)
 {
     const char *names[ARRAY_LEN(families)];
+    char all[256] = "";
     for (size_t i = 0; i < ARRAY_LEN(families); i++) {
         names[i] = families[i]->name;
         *out = families[i];
         if (name && strcmp(name, families[i]->name) == 0)
             return SHERD_OK;
+        size_t len = strlen(all);
+        snprintf(all + len, sizeof(all) - len, "%s%s", i ? ", " : "", names[i]);
     }
     if (!name || !name[0])
-        return SHERD_FAIL(SHERD_ECONFIG, "model.family is not set: use gpt2 or llama");
+        return SHERD_FAIL(SHERD_ECONFIG, "model.family is not set: use one of %s", all);
     const char *near = text_nearest(name, names, (int)ARRAY_LEN(families));
-    return SHERD_FAIL(SHERD_ECONFIG, "model.family: unknown family '%s'%s%s%s; there are gpt2 and llama",
-        name, near ? ", did you mean '" : "", near ? near : "", near ? "'" : "");
+    return SHERD_FAIL(SHERD_ECONFIG, "model.family: unknown family '%s'%s%s%s; there are %s", name,
+        near ? ", did you mean '" : "", near ? near : "", near ? "'" : "", all);
 }
 
 /* Sizes far beyond any model, so that products of two cannot overflow. */
@@ -57,22 +61,22 @@ static int check_float(const char *field, float value)
     return SHERD_OK;
 }
 
-static int fill_heads(struct sherd_model_config *c, int gpt2)
+static int fill_heads(struct sherd_model_config *c, const struct model_family *family)
 {
-    if (gpt2 && c->kv_heads && c->kv_heads != c->heads)
+    if (!family->free_heads && c->kv_heads && c->kv_heads != c->heads)
         return SHERD_FAIL(SHERD_ECONFIG,
-            "model.kv_heads is %lld, but gpt2 has as many as heads (%lld): leave it at 0, or use family "
-            "llama",
-            (long long)c->kv_heads, (long long)c->heads);
-    if (gpt2 && c->head_dim && (c->width % c->heads || c->head_dim != c->width / c->heads))
+            "model.kv_heads is %lld, but %s has as many as heads (%lld): leave it at 0, or use family llama",
+            (long long)c->kv_heads, family->name, (long long)c->heads);
+    if (!family->free_heads && c->head_dim && (c->width % c->heads || c->head_dim != c->width / c->heads))
         return SHERD_FAIL(SHERD_ECONFIG,
-            "model.head_dim is %lld, but gpt2 has width / heads: leave it at 0, or use family llama",
-            (long long)c->head_dim);
+            "model.head_dim is %lld, but %s has width / heads: leave it at 0, or use family llama",
+            (long long)c->head_dim, family->name);
     if (!c->head_dim) {
         if (c->width % c->heads)
             return SHERD_FAIL(SHERD_ECONFIG,
                 "model.width %lld is not a multiple of model.heads %lld: change one of them%s",
-                (long long)c->width, (long long)c->heads, gpt2 ? "" : ", or set model.head_dim");
+                (long long)c->width, (long long)c->heads,
+                family->free_heads ? ", or set model.head_dim" : "");
         c->head_dim = c->width / c->heads;
     }
     if (!c->kv_heads)
@@ -87,7 +91,7 @@ static int fill_heads(struct sherd_model_config *c, int gpt2)
     if (c->head_dim > SHERD_MAX_HEAD_DIM)
         return SHERD_FAIL(SHERD_ECONFIG, "model.head_dim is %lld, the largest is %d: use more heads",
             (long long)c->head_dim, SHERD_MAX_HEAD_DIM);
-    if (!gpt2 && c->head_dim % 2)
+    if (!family->learns_places && c->head_dim % 2)
         return SHERD_FAIL(SHERD_ECONFIG,
             "model.head_dim is %lld, but rotary positions need an even one: change heads or set "
             "model.head_dim",
@@ -98,7 +102,6 @@ static int fill_heads(struct sherd_model_config *c, int gpt2)
 /* Checks a config and replaces zeros by the family's defaults. */
 static int fill_config(struct sherd_model_config *c, const struct model_family *family)
 {
-    int gpt2 = family == &model_gpt2;
     if (!c->context)
         c->context = family->context;
     SHERD_TRY(check_size("vocab", c->vocab));
@@ -109,9 +112,9 @@ static int fill_config(struct sherd_model_config *c, const struct model_family *
         return SHERD_FAIL(SHERD_ECONFIG, "model.layers is %lld: the largest number is %d",
             (long long)c->layers, MAX_LAYERS);
     SHERD_TRY(check_size("context", c->context));
-    SHERD_TRY(fill_heads(c, gpt2));
+    SHERD_TRY(fill_heads(c, family));
     if (!c->mlp_width)
-        c->mlp_width = gpt2 ? 4 * c->width : round_up((8 * c->width + 2) / 3, 32);
+        c->mlp_width = family->mlp_width(c->width);
     SHERD_TRY(check_size("mlp_width", c->mlp_width));
     SHERD_TRY(check_float("norm_eps", c->norm_eps));
     SHERD_TRY(check_float("rope_theta", c->rope_theta));
@@ -128,7 +131,7 @@ int sherd_model_build(struct sherd_model **out, const struct sherd_model_config 
 {
     const struct model_family *family = NULL;
     struct sherd_model_config full = *config;
-    SHERD_TRY(find_family(&family, config->family));
+    SHERD_TRY(model_find_family(&family, config->family));
     SHERD_TRY(fill_config(&full, family));
 
     int st = SHERD_OK;
@@ -138,9 +141,26 @@ int sherd_model_build(struct sherd_model **out, const struct sherd_model_config 
     SHERD_TRY_OUT(family->spec(&model->spec, &model->arena, &full));
     SHERD_TRY_OUT(model_check_spec(&model->spec));
     model->params = model_count(&model->spec);
+    model->family = family;
+    model->config = full;
+    model->config.family = family->name;
     *out = model;
     return SHERD_OK;
 out:
     sherd_model_destroy(model);
     return st;
+}
+
+/* 6 for every parameter that is multiplied (an embedding that is only looked up is not), and for attention 6
+ * layers width seq (causal: half of the 12 of PaLM, arXiv 2204.02311, appendix B). */
+double model_flops(const struct sherd_model *model, int64_t seq)
+{
+    const struct sherd_model_config *c = &model->config;
+    if (!model->family)
+        return 6.0 * (double)model->params;
+    int64_t looked_up = c->tied ? 0 : c->vocab * c->width;
+    if (model->family->learns_places)
+        looked_up += c->context * c->width;
+    return 6.0 * (double)(model->params - looked_up) +
+           6.0 * (double)c->layers * (double)(c->heads * c->head_dim) * (double)seq;
 }

@@ -243,7 +243,6 @@ static int gpt2_spec(struct sherd_model_spec *spec, struct arena *arena, const s
     if (!t)
         return SHERD_ENOMEM;
     *t = (struct transformer){
-        .family = "gpt2",
         .vocab = c->vocab,
         .width = c->width,
         .heads = c->heads,
@@ -273,4 +272,11 @@ static int gpt2_spec(struct sherd_model_spec *spec, struct arena *arena, const s
     return spec->export_json ? SHERD_OK : SHERD_ENOMEM;
 }
 
-const struct model_family model_gpt2 = { "gpt2", 1024, gpt2_spec };
+static int64_t mlp_width(int64_t width)
+{
+    return 4 * width;
+}
+
+const struct model_family model_gpt2 = {
+    .name = "gpt2", .context = 1024, .tied = 1, .learns_places = 1, .mlp_width = mlp_width, .spec = gpt2_spec
+};

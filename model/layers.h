@@ -16,7 +16,6 @@
 
 /* The arg of every layer of a built-in family; lies in the model's arena. */
 struct transformer {
-    const char *family;
     int64_t vocab, width, heads, kv_heads, head_dim, mlp_width, context;
     enum sherd_norm_kind norm;
     float norm_eps;

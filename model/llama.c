@@ -257,7 +257,6 @@ static int llama_spec(struct sherd_model_spec *spec, struct arena *arena, const 
     if (!t)
         return SHERD_ENOMEM;
     *t = (struct transformer){
-        .family = "llama",
         .vocab = c->vocab,
         .width = c->width,
         .heads = c->heads,
@@ -289,4 +288,11 @@ static int llama_spec(struct sherd_model_spec *spec, struct arena *arena, const 
     return spec->export_json ? SHERD_OK : SHERD_ENOMEM;
 }
 
-const struct model_family model_llama = { "llama", 2048, llama_spec };
+static int64_t mlp_width(int64_t width)
+{
+    return round_up((8 * width + 2) / 3, 32);
+}
+
+const struct model_family model_llama = {
+    .name = "llama", .context = 2048, .free_heads = 1, .mlp_width = mlp_width, .spec = llama_spec
+};

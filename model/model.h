@@ -16,6 +16,8 @@ struct sherd_model {
         spec; /* everything it points to lies in the arena, except ops and a user's args */
     int64_t params;
     struct arena arena;
+    const struct model_family *family; /* NULL: a user's own */
+    struct sherd_model_config config;  /* of a family, with all fields set */
 };
 
 /* Checks a spec that comes from anywhere: EINVAL names the unit, parameter or layer. */
@@ -31,10 +33,19 @@ int model_freeze(struct sherd_model *model, const char *pattern);
 /* A family fills spec from a config that has all fields set and checked. */
 struct model_family {
     const char *name;
-    int64_t context; /* default */
+    int64_t context;   /* default */
+    int tied;          /* what model.tied: auto means */
+    int free_heads;    /* kv_heads and head_dim may be chosen */
+    int learns_places; /* positions are rows of a table; otherwise rotations of q and k, which need pairs */
+    int64_t (*mlp_width)(int64_t width); /* default */
     int (*spec)(struct sherd_model_spec *spec, struct arena *arena, const struct sherd_model_config *config);
 };
 extern const struct model_family model_gpt2, model_llama;
+/* ECONFIG names those that there are. */
+int model_find_family(const struct model_family **out, const char *name);
+
+/* Floating-point operations per token of a sequence of seq, forward and backward: see docs/program.md. */
+double model_flops(const struct sherd_model *model, int64_t seq);
 
 /* A spec under construction. Failures are remembered and reported by maker_take. */
 struct maker {

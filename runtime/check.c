@@ -5,8 +5,8 @@
  * are "auto" until other keys are known.
  */
 #include <stdio.h>
-#include <string.h>
 
+#include "model/model.h"
 #include "runtime/config.h"
 #include "runtime/keys.h"
 
@@ -22,7 +22,9 @@ static int derived(struct sherd_config *config, const char *path)
 static int settle_auto(struct sherd_config *c)
 {
     if (c->model.tied == KEY_UNSET) {
-        c->model.tied = strcmp(c->model.family, "gpt2") == 0;
+        const struct model_family *family;
+        SHERD_TRY(model_find_family(&family, c->model.family));
+        c->model.tied = family->tied;
         SHERD_TRY(derived(c, "model.tied"));
     }
     if (c->batch.seq == KEY_UNSET) {

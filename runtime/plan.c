@@ -5,8 +5,6 @@
  */
 #include "runtime/plan.h"
 
-#include <string.h>
-
 #include "base/mem.h"
 #include "base/status.h"
 #include "model/model.h"
@@ -150,20 +148,6 @@ int sherd_config_model(struct sherd_model **out, const struct sherd_config *c)
     return SHERD_OK;
 }
 
-/* Multiply-adds of matrix products counted twice, forward and twice that backward, per token: 6 for every
- * parameter that is multiplied (an embedding table that is only looked up is not), and attention as
- * 6 layers width seq (causal: half of 12; PaLM, arXiv 2204.02311, appendix B, less the masked half). */
-static double flops_per_token(const struct sherd_config *c, int64_t params)
-{
-    int64_t looked_up = c->model.tied ? 0 : c->model.vocab * c->model.width;
-    if (c->model.family && !strcmp(c->model.family, "gpt2"))
-        looked_up += c->model.context * c->model.width;
-    int64_t head_dim = c->model.head_dim ? c->model.head_dim : c->model.width / MAX(c->model.heads, 1);
-    double attention =
-        6.0 * (double)c->model.layers * (double)(head_dim * c->model.heads) * (double)c->batch.seq;
-    return 6.0 * (double)(params - looked_up) + attention;
-}
-
 int sherd_plan_make(
     struct sherd_plan *out, const struct sherd_config *config, const struct sherd_model *model, int world)
 {
@@ -177,7 +161,7 @@ int sherd_plan_make(
     out->trained = p.layout.trained;
     out->layers = p.spec->n_layers;
     out->units = p.spec->n_units;
-    out->flops = flops_per_token(config, p.layout.params);
+    out->flops = model_flops(model, config->batch.seq);
     program_print(&program, &p.program, &p.program_desc);
     int st = text_take(&program, &out->program);
     plan_finish(&p);

@@ -120,6 +120,23 @@ static void vectors_do_not_decay(void **state)
     assert_null(sherd_model_family(-1));
 }
 
+/* Tables that are only looked up do not count; of a spec of one's own nothing is known but its parameters. */
+static void counts_flops(void **state)
+{
+    (void)state;
+    struct sherd_model *gpt2, *llama, *own;
+    ASSERT_OK(sherd_model_build(&gpt2, &tiny_gpt2));
+    ASSERT_OK(sherd_model_build(&llama, &tiny_llama));
+    ASSERT_OK(sherd_model_create(&own, sherd_model_spec_of(llama)));
+    double attention = 6.0 * 2 * 24 * 8;
+    assert_true(model_flops(gpt2, 8) == 6.0 * (double)(gpt2->params - 16 * 24) + attention);
+    assert_true(model_flops(llama, 8) == 6.0 * (double)(llama->params - 101 * 24) + attention);
+    assert_true(model_flops(own, 8) == 6.0 * (double)llama->params);
+    sherd_model_destroy(gpt2);
+    sherd_model_destroy(llama);
+    sherd_model_destroy(own);
+}
+
 static void export_config(void **state)
 {
     (void)state;
@@ -427,6 +444,7 @@ int main(void)
         cmocka_unit_test(published_sizes),
         cmocka_unit_test(layers_and_units),
         cmocka_unit_test(vectors_do_not_decay),
+        cmocka_unit_test(counts_flops),
         cmocka_unit_test(export_config),
         cmocka_unit_test(bad_configs),
         cmocka_unit_test(long_sequences),
