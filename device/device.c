@@ -76,6 +76,22 @@ static int load_plugin(const struct dev_ops **out, const char *name, const char 
     return SHERD_OK;
 }
 
+const char *device_kind(int i)
+{
+    return i >= 0 && i < (int)ARRAY_LEN(kinds) ? kinds[i].name : NULL;
+}
+
+static int unknown(const char *name)
+{
+    char all[128] = "";
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+        size_t len = strlen(all);
+        snprintf(all + len, sizeof(all) - len, "%s%s", i ? ", " : "", kinds[i].name);
+    }
+    return SHERD_FAIL(
+        SHERD_EINVAL, "unknown device '%s': there are %s; a GPU may have a number, as cuda:1", name, all);
+}
+
 static int find_kind(const struct dev_ops **out, const char *name)
 {
     size_t n = strcspn(name, ":");
@@ -85,7 +101,7 @@ static int find_kind(const struct dev_ops **out, const char *name)
         *out = kinds[i].ops;
         return *out ? SHERD_OK : load_plugin(out, name, kinds[i].plugin, kinds[i].hint);
     }
-    return SHERD_FAIL(SHERD_EINVAL, "unknown device '%s': there are cpu, cuda and cuda:N", name);
+    return unknown(name);
 }
 
 /* ---- the device ---- */
@@ -108,7 +124,7 @@ int sherd_device_open(struct sherd_device **out, const struct sherd_device_desc 
     struct sherd_device *dev = NULL;
     int st = SHERD_OK;
     if (strlen(full.name) >= sizeof(dev->name))
-        return SHERD_FAIL(SHERD_EINVAL, "unknown device '%s': there are cpu, cuda and cuda:N", full.name);
+        return unknown(full.name);
     SHERD_TRY(find_kind(&ops, full.name));
     dev = mem_zalloc(1, sizeof(*dev));
     if (!dev)

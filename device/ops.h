@@ -79,7 +79,8 @@ extern int (*const op_check[OP_COUNT])(const void *args);
 /* Floating-point operations of a call, 0 where not counted. */
 double op_flops(enum op_index op, const void *args);
 
-/* The kinds, in device/device.c. */
+/* The kinds, in device/device.c; their names in order, NULL past the end. */
+const char *device_kind(int i);
 extern const struct dev_ops dev_cpu;
 
 #endif

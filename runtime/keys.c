@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "device/ops.h"
 #include "optim/optim.h"
 
 static const struct key_section sections[] = {
@@ -46,12 +47,6 @@ static const struct key_choice format_words[] = {
     { NULL, 0 },
 };
 
-static const char *device_word(int i)
-{
-    static const char *const words[] = { "cpu", "cuda" };
-    return i >= 0 && i < (int)ARRAY_LEN(words) ? words[i] : NULL;
-}
-
 #define AT(field) .offset = offsetof(struct sherd_config, field)
 #define INT(path_, field, min_, max_, initial_)                                                              \
     path_, KEY_INT, AT(field), .min = min_, .max = max_, .initial = initial_
@@ -70,7 +65,7 @@ static const char *device_word(int i)
 static const struct key keys[] = {
     { TEXT("run.dir", run.dir, NULL, "runs/default"),
       .help = "folder for everything the run writes" },
-    { TEXT("run.device", run.device, device_word, "cpu"),
+    { TEXT("run.device", run.device, device_kind, "cpu"),
       .help = "where the ranks compute" },
     { INT("run.threads", run.threads, 0, 4096, "auto"), .flags = KEY_ZERO,
       .help = "CPU threads of a rank; auto = share the cores among the ranks of the host" },
@@ -110,7 +105,7 @@ static const struct key keys[] = {
     { TEXTS("model.freeze", model.freeze),
       .help = "tensors that are not trained: names, * stands for any text" },
 
-    { INT("shard.stage", shard.stage, 0, 3, "1"),
+    { INT("shard.stage", shard.stage, 0, SHERD_STAGES - 1, "1"),
       .help = "what is sharded: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights" },
     { INT("shard.prefetch", shard.prefetch, 0, 1024, "1"),
       .help = "stage 3: units gathered ahead of their use" },

@@ -8,8 +8,11 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "model/model.h"
+#include "shard/store.h"
 
 #define REGION_ALIGN 256
+
+_Static_assert(OPTIM_MAX_STATES <= STORE_MAX_STATES, "the store has room for the states of every optimizer");
 
 static size_t aligned(size_t bytes)
 {
@@ -76,8 +79,8 @@ int plan_init(struct plan *p, const struct sherd_config *c, const struct sherd_m
         .batch = c->batch.micro,
         .seq = c->batch.seq };
     if (!p->stage)
-        return SHERD_FAIL(
-            SHERD_ECONFIG, "shard.stage: %lld is no stage, use 0 to 3", (long long)c->shard.stage);
+        return SHERD_FAIL(SHERD_ECONFIG, "shard.stage: %lld is no stage, use 0 to %d",
+            (long long)c->shard.stage, SHERD_STAGES - 1);
     if (!p->optim)
         return SHERD_FAIL(SHERD_ECONFIG, "optim.name: there is no optimizer '%s'", c->optim.name);
     if (p->batch < 1 || p->seq < 1)

@@ -7,7 +7,9 @@
 
 #include <stddef.h>
 
-static const struct shard_stage stages[] = {
+#include <sherd/config.h>
+
+static const struct shard_stage stages[SHERD_STAGES] = {
     { 0, "DDP", SHARD_WHOLE, SHARD_PARTIAL, SHARD_WHOLE, 0 },
     { 1, "ZeRO-1", SHARD_WHOLE, SHARD_PARTIAL, SHARD_SHARDED, 1 },
     { 2, "ZeRO-2", SHARD_WHOLE, SHARD_SHARDED, SHARD_SHARDED, 1 },
@@ -16,7 +18,7 @@ static const struct shard_stage stages[] = {
 
 const struct shard_stage *stage_find(int number)
 {
-    for (size_t i = 0; i < sizeof(stages) / sizeof(stages[0]); i++)
+    for (int i = 0; i < SHERD_STAGES; i++)
         if (stages[i].number == number)
             return &stages[i];
     return NULL;

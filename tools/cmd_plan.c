@@ -2,7 +2,7 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * sherd plan: what a run will need, with no device and no rank started: memory of one rank by region, for the
- * stage of the configuration and the three others, bytes sent, and the step program.
+ * stage of the configuration and the others, bytes sent, and the step program.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,11 +11,9 @@
 #include "tools/commands.h"
 #include "tools/out.h"
 
-#define STAGES 4
-
 struct plans {
     struct sherd_config config;
-    struct sherd_plan stage[STAGES];
+    struct sherd_plan stage[SHERD_STAGES];
     int chosen, ranks;
 };
 
@@ -61,7 +59,7 @@ static int make_plans(struct plans *p)
     if (st != SHERD_OK)
         return st;
     p->chosen = (int)p->config.shard.stage;
-    for (int s = 0; s < STAGES && st == SHERD_OK; s++) {
+    for (int s = 0; s < SHERD_STAGES && st == SHERD_OK; s++) {
         p->config.shard.stage = s;
         st = sherd_plan_make(&p->stage[s], &p->config, model, p->ranks);
     }
@@ -70,11 +68,11 @@ static int make_plans(struct plans *p)
     return st;
 }
 
-static void print_row(const struct plans *p, const char *text, const uint64_t value[STAGES])
+static void print_row(const struct plans *p, const char *text, const uint64_t value[SHERD_STAGES])
 {
     char buf[32];
     printf("  %-28s", text);
-    for (int s = 0; s < STAGES; s++)
+    for (int s = 0; s < SHERD_STAGES; s++)
         printf(" %10s%c", value[s] ? out_bytes((double)value[s], buf) : "-", s == p->chosen ? '*' : ' ');
     putchar('\n');
 }
@@ -83,7 +81,7 @@ static void print_tables(const struct plans *p)
 {
     const struct sherd_config *c = &p->config;
     const struct sherd_plan *plan = &p->stage[p->chosen];
-    uint64_t value[STAGES];
+    uint64_t value[SHERD_STAGES];
     char params[32], trained[32];
     printf("%s: %s parameters (%s trained) in %lld units, %lld layers, %s\n", c->model.family,
         out_commas(plan->params, params), out_commas(plan->trained, trained), (long long)plan->units,
@@ -93,24 +91,26 @@ static void print_tables(const struct plans *p)
         (long long)c->batch.micro, (long long)c->batch.accum, p->ranks);
     printf("%.3g flops a token, forward and backward\n", plan->flops);
 
-    printf("\nmemory of the fullest rank        stage 0     stage 1     stage 2     stage 3   (* as "
-           "configured)\n");
+    printf("\n%-30s", "memory of the fullest rank");
+    for (int s = 0; s < SHERD_STAGES; s++)
+        printf("    stage %d ", s);
+    printf("  (* as configured)\n");
     for (int i = 0; i < COUNT_OF(regions); i++) {
-        for (int s = 0; s < STAGES; s++)
+        for (int s = 0; s < SHERD_STAGES; s++)
             value[s] = region(&p->stage[s], i);
         print_row(p, regions[i].text, value);
     }
-    for (int s = 0; s < STAGES; s++)
+    for (int s = 0; s < SHERD_STAGES; s++)
         value[s] = memory_total(&p->stage[s]);
     print_row(p, "in all", value);
 
     printf("\nsent by one rank in a step\n");
     for (int k = 0; k < SHERD_COLLECTIVES; k++) {
-        for (int s = 0; s < STAGES; s++)
+        for (int s = 0; s < SHERD_STAGES; s++)
             value[s] = p->stage[s].sent[k];
         print_row(p, collectives[k], value);
     }
-    for (int s = 0; s < STAGES; s++)
+    for (int s = 0; s < SHERD_STAGES; s++)
         value[s] = sent_total(&p->stage[s]);
     print_row(p, "in all", value);
 }
@@ -132,7 +132,7 @@ static int print_json(const struct plans *p, int program)
     const struct sherd_config *c = &p->config;
     const struct sherd_plan *plan = &p->stage[p->chosen];
     json_t *stages = json_array();
-    for (int s = 0; s < STAGES; s++)
+    for (int s = 0; s < SHERD_STAGES; s++)
         json_array_append_new(stages, stage_json(&p->stage[s]));
     json_t *root = json_pack("{s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:f, s:{s:I, s:I, s:I, s:I}, s:o}",
         "family", c->model.family, "ranks", p->ranks, "stage", p->chosen, "params", (json_int_t)plan->params,
@@ -157,7 +157,7 @@ static int show(struct plans *p, int program, int json)
         if (program)
             printf("\nprogram of a step\n%s", p->stage[p->chosen].program);
     }
-    for (int s = 0; s < STAGES; s++)
+    for (int s = 0; s < SHERD_STAGES; s++)
         sherd_plan_free(&p->stage[s]);
     return code;
 }
@@ -176,8 +176,7 @@ int cmd_plan(int argc, char **argv)
     };
     const struct command command = { "plan", "CONFIG", 1, 1,
         "Shows what a run will need: memory of one rank, bytes sent in a step, the step program.",
-        "No device is opened and no rank is started. All four stages stand side by side.", args,
-        COUNT_OF(args) };
+        "No device is opened and no rank is started. All stages stand side by side.", args, COUNT_OF(args) };
     const char *path;
     int code = args_parse(&command, argc, argv, &path);
     if (code >= 0)

@@ -24,6 +24,8 @@ enum sherd_format { SHERD_DATA_AUTO, SHERD_DATA_BYTES, SHERD_DATA_LLMC, SHERD_DA
 enum sherd_schedule { SHERD_LR_CONSTANT, SHERD_LR_LINEAR, SHERD_LR_COSINE, SHERD_LR_WSD };
 enum sherd_resume { SHERD_RESUME_NEVER, SHERD_RESUME_AUTO, SHERD_RESUME_REQUIRED };
 
+#define SHERD_STAGES 4 /* rows of shard/stage.c: 0 to 3 */
+
 struct sherd_config {
     struct {
         const char *dir;    /* everything the run writes */
@@ -41,7 +43,7 @@ struct sherd_config {
         struct sherd_texts freeze; /* patterns of tensor names, * matches any text */
     } model;
     struct {
-        int64_t stage;    /* 0 to 3 */
+        int64_t stage;    /* below SHERD_STAGES */
         int64_t prefetch; /* units gathered ahead in stage 3 */
         int overlap;      /* communication beside computation */
         int poison;       /* debugging: buffers that are let go are filled with NaN */
