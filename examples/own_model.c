@@ -2,8 +2,8 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * A model of one's own: three kinds of layer written against the public headers, trained with ranks as
- * threads. own_model [stage] [ranks]        prints the loss of every tenth step The model knows nothing of
- * stages or ranks: change the two numbers and nothing else changes.
+ * threads. `own_model [stage] [ranks]` prints the loss of every tenth step. The model knows nothing of stages
+ * or ranks: change the two numbers and nothing else changes.
  *
  * It predicts the next token from the present one: a table of vectors, a two-layer perceptron beside a
  * residual path, and a head that shares no weights. Shapes: V tokens, C wide, F hidden.
@@ -196,7 +196,7 @@ static int head_backward(struct sherd_run *r)
     int st = head_loss(r, 1); /* the logits are their own gradient now */
     if (st == SHERD_OK)
         st = add_gradient(r, r->dw[0], r->x, r->saved, C, V);
-    if (st == SHERD_OK)
+    if (st == SHERD_OK && r->dx)
         st = sherd_matmul(r->queue, &(struct sherd_matmul){ .c = r->dx,
                                         .a = r->saved,
                                         .b = r->w[0],
