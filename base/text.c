@@ -150,11 +150,11 @@ static int scan_number(const char *s, struct number *num, const char **end)
     return SHERD_OK;
 }
 
-/* The magnitude of the number times `unit`, if it is a whole number that fits. */
-static int exact(const struct number *num, uint64_t unit, uint64_t *out)
+/* The magnitude of the number, if it is a whole number that fits. */
+static int exact(const struct number *num, uint64_t *out)
 {
     int n = num->n_digits, exponent = num->exponent;
-    __extension__ unsigned __int128 v = 0; /* a product of two 64-bit numbers fits */
+    __extension__ unsigned __int128 v = 0; /* ten times a 64-bit number fits */
     while (n > 0 && exponent < 0 && num->digits[n - 1] == '0')
         n--, exponent++;
     for (int i = 0; i < n; i++) {
@@ -166,13 +166,7 @@ static int exact(const struct number *num, uint64_t unit, uint64_t *out)
         v *= 10;
     if (v > UINT64_MAX)
         return SHERD_EINVAL;
-    v *= unit;
-    for (; exponent < 0 && v > 0; exponent++) {
-        if (v % 10 != 0)
-            return SHERD_EINVAL;
-        v /= 10;
-    }
-    if (v > UINT64_MAX)
+    if (exponent < 0 && v > 0) /* digits behind the point */
         return SHERD_EINVAL;
     *out = (uint64_t)v;
     return SHERD_OK;
@@ -198,7 +192,7 @@ int text_int(const char *s, int64_t *out)
     SHERD_TRY(scan_number(s, &num, &end));
     if (*end)
         return SHERD_EINVAL;
-    SHERD_TRY(exact(&num, 1, &v));
+    SHERD_TRY(exact(&num, &v));
     if (v > (uint64_t)INT64_MAX + (uint64_t)num.negative)
         return SHERD_EINVAL;
     *out = num.negative ? (int64_t)(0 - v) : (int64_t)v;
@@ -211,26 +205,6 @@ int text_double(const char *s, double *out)
     const char *end;
     SHERD_TRY(scan_number(s, &num, &end));
     return *end ? SHERD_EINVAL : finite_value(&num, 1, out);
-}
-
-int text_bytes(const char *s, uint64_t *out)
-{
-    static const char prefixes[] = "KMGT";
-    struct number num;
-    const char *end;
-    SHERD_TRY(scan_number(s, &num, &end));
-    uint64_t unit = 1;
-    const char *prefix = *end ? strchr(prefixes, *end) : NULL;
-    if (prefix) {
-        uint64_t step = end[1] == 'i' ? 1024 : 1000;
-        for (const char *p = prefixes; p <= prefix; p++)
-            unit *= step;
-        end += step == 1024 ? 2 : 1;
-    }
-    end += *end == 'B';
-    if (*end || num.negative)
-        return SHERD_EINVAL;
-    return exact(&num, unit, out);
 }
 
 int text_seconds(const char *s, double *out)

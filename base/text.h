@@ -21,11 +21,10 @@ int text_take(struct text *t, char **out);
 void text_finish(struct text *t);
 
 /* Whole string or nothing: 0 and *out on success, EINVAL (no error text set) otherwise. Integers accept
- * "1000", "1_000" and exact floats "5e8"; sizes accept K M G T (powers of 1000) and Ki Mi Gi Ti, optional B;
- * durations accept s, m, h, d, default seconds. NaN and infinity are refused. */
+ * "1000", "1_000" and exact floats "5e8"; durations accept s, m, h, d, default seconds. NaN and infinity are
+ * refused. */
 int text_int(const char *s, int64_t *out);
 int text_double(const char *s, double *out);
-int text_bytes(const char *s, uint64_t *out);
 int text_seconds(const char *s, double *out);
 /* true/false, yes/no, on/off. */
 int text_bool(const char *s, int *out);

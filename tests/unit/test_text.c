@@ -97,30 +97,6 @@ static void doubles(void **state)
     }
 }
 
-static void sizes(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *s;
-        uint64_t v;
-    } good[] = { { "0", 0 }, { "512", 512 }, { "512B", 512 }, { "5G", 5000000000 }, { "5GB", 5000000000 },
-        { "1Ki", 1024 }, { "1KiB", 1024 }, { "2Mi", 2097152 }, { "1.5GiB", 1610612736 }, { "1.5K", 1500 },
-        { "1T", 1000000000000 }, { "2Ti", 2199023255552 }, { "1e3M", 1000000000 },
-        { "18446744073709551615", UINT64_MAX } };
-    static const char *const bad[] = { "", "-1", "1.5", "1.5B", "0.0001K", "5 G", "5g", "5X", "5iB", "5GG",
-        "5BB", "G", "18446744073709551616", "18446744073709551615K", "16777216Ti", "1e20" };
-    for (size_t i = 0; i < ARRAY_LEN(good); i++) {
-        uint64_t v = 77;
-        if (text_bytes(good[i].s, &v) != SHERD_OK || v != good[i].v)
-            fail_msg("'%s' gave %llu", good[i].s, (unsigned long long)v);
-    }
-    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-        uint64_t v = 77;
-        if (text_bytes(bad[i], &v) != SHERD_EINVAL || v != 77)
-            fail_msg("'%s' was taken as %llu", bad[i], (unsigned long long)v);
-    }
-}
-
 static void durations(void **state)
 {
     (void)state;
@@ -235,7 +211,6 @@ int main(void)
         cmocka_unit_test(builder_remembers_failure),
         cmocka_unit_test(integers),
         cmocka_unit_test(doubles),
-        cmocka_unit_test(sizes),
         cmocka_unit_test(durations),
         cmocka_unit_test(booleans),
         cmocka_unit_test(nearest),
