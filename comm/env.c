@@ -42,21 +42,20 @@ struct launcher {
     const char *ids[4];
 };
 
+enum { TORCHRUN, OPEN_MPI, MVAPICH2, MPICH, SLURM };
+
 static const struct launcher launchers[] = {
-    { "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+    [TORCHRUN] = { "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
         { "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "MASTER_ADDR" } },
-    { "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+    [OPEN_MPI] = { "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
         "OMPI_COMM_WORLD_LOCAL_SIZE", { "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID" } },
-    { "MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+    [MVAPICH2] = { "MVAPICH2", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
         "MV2_COMM_WORLD_LOCAL_SIZE", { "MPIRUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID" } },
-    { "MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+    [MPICH] = { "MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
         { "PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_ID" } },
-    { "Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL,
+    [SLURM] = { "Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL,
         { "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT" } },
 };
-#define TORCHRUN (&launchers[0])
-#define MPICH (&launchers[3])
-#define SLURM (&launchers[4])
 
 /* Names longer than the field keep their beginning and get a sum of the whole. */
 static void set_job(struct sherd_world *out, const struct launcher *from)
@@ -125,11 +124,11 @@ static int read_local(struct sherd_world *out, const struct launcher *from)
     int rank = -1, size = -1;
     const char *size_name = from->local_size ? from->local_size : "SLURM_GTIDS";
     SHERD_TRY(get_int(from->local_rank, &rank));
-    if (from == SLURM)
+    if (from == &launchers[SLURM])
         SHERD_TRY(slurm_local_size(&size));
     else
         SHERD_TRY(get_int(from->local_size, &size));
-    if (from == TORCHRUN && size < 0)
+    if (from == &launchers[TORCHRUN] && size < 0)
         SHERD_TRY(get_int("LOCAL_SIZE", &size)); /* deepspeed's launcher */
     if (size < 0 && rank >= 0 && rank != out->rank)
         return SHERD_FAIL(SHERD_ECONFIG,
@@ -155,9 +154,9 @@ static int read_world(struct sherd_world *out, const struct launcher *from)
             from->rank, out->rank, from->size, out->size);
     SHERD_TRY(read_local(out, from));
     const char *source = from->source;
-    if (from == TORCHRUN && get("SHERD_JOB"))
+    if (from == &launchers[TORCHRUN] && get("SHERD_JOB"))
         source = "sherd";
-    else if (from == TORCHRUN && !get("TORCHELASTIC_RUN_ID"))
+    else if (from == &launchers[TORCHRUN] && !get("TORCHELASTIC_RUN_ID"))
         source = "RANK and WORLD_SIZE";
     snprintf(out->source, sizeof(out->source), "%s", source);
     set_job(out, from);
@@ -167,7 +166,8 @@ static int read_world(struct sherd_world *out, const struct launcher *from)
 /* Slurm starts some with its own PMI: the size of the host is then in Slurm's variables alone. */
 static int is_slurm_pmi(const struct launcher *from)
 {
-    return from == MPICH && !get(from->local_size) && get(SLURM->rank) && get(SLURM->size);
+    return from == &launchers[MPICH] && !get(from->local_size) && get(launchers[SLURM].rank) &&
+           get(launchers[SLURM].size);
 }
 
 int sherd_world_from_env(struct sherd_world *out)
@@ -177,7 +177,7 @@ int sherd_world_from_env(struct sherd_world *out)
         const struct launcher *from = &launchers[i];
         int rank = get(from->rank) != NULL, size = get(from->size) != NULL;
         /* A batch script of Slurm has a rank and no step: it is no rank of anything. */
-        if ((!rank && !size) || (from == SLURM && !size) || is_slurm_pmi(from))
+        if ((!rank && !size) || (from == &launchers[SLURM] && !size) || is_slurm_pmi(from))
             continue;
         if (!rank || !size)
             return SHERD_FAIL(SHERD_ECONFIG,
