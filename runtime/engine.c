@@ -10,6 +10,9 @@
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "base/sum.h"
+#include "base/text.h"
+#include "runtime/keys.h"
 
 /* Plain values only: texts of the caller's config may go away. */
 static void keep_config(struct sherd_config *to, const struct sherd_config *from)
@@ -77,28 +80,61 @@ static int alloc_work(struct sherd_engine *e)
     return SHERD_OK;
 }
 
-/* All ranks must have the same program, sizes and seed, or collectives would not meet. */
-static int compare_plans(struct sherd_engine *e)
+/* What all ranks must have the same: otherwise collectives would not meet, or sum what does not belong
+ * together. */
+struct same {
+    uint64_t settings, tensors, program;
+};
+
+/* Of what a run computes; its folder, device and threads are each rank's own. */
+static int hash_settings(uint64_t *out, const struct sherd_config *c)
 {
-    const struct sherd_config *c = &e->config;
-    const struct plan *p = &e->plan;
-    struct {
-        uint64_t program;
-        int64_t stage, prefetch, params, trained, micro, seq, seed, param_type, reduce_type;
-        double lr, clip;
-    } mine = { program_hash(&p->program), c->shard.stage, c->shard.prefetch, p->layout.params,
-        p->layout.trained, p->batch, p->seq, c->run.seed, c->dtype.param, c->dtype.reduce, c->optim.lr,
-        c->optim.clip };
-    int world = sherd_comm_size(e->comm), st = SHERD_OK;
-    char *all = mem_zalloc((size_t)world, sizeof(mine));
-    if (!all)
-        return SHERD_ENOMEM;
-    st = comm_host_gather(e->comm, all, &mine, sizeof(mine));
-    for (int r = 0; r < world && st == SHERD_OK; r++)
-        if (memcmp(all + (size_t)r * sizeof(mine), &mine, sizeof(mine)))
-            st = SHERD_FAIL(SHERD_ECONFIG,
-                "rank %d has another configuration or model than rank %d; all ranks must read the same files",
-                r, sherd_comm_rank(e->comm));
+    static const char *const sections[] = { "shard", "dtype", "batch", "optim", "schedule", "train" };
+    struct text t = { 0 };
+    char *all = NULL;
+    text_add(&t, "%lld", (long long)c->run.seed);
+    for (size_t s = 0; s < ARRAY_LEN(sections); s++)
+        for (int i = 0; i < key_count(); i++)
+            if (key_in_section(key_at(i), sections[s])) {
+                text_add(&t, "\n%s: ", key_at(i)->path);
+                key_print(key_at(i), c, &t);
+            }
+    SHERD_TRY(text_take(&t, &all));
+    *out = sum_hash64(all, strlen(all), 0);
+    mem_free(all);
+    return SHERD_OK;
+}
+
+static uint64_t hash_tensors(const struct shard_layout *layout)
+{
+    uint64_t hash = 0;
+    for (int i = 0; i < layout->n_tensors; i++) {
+        const struct shard_tensor *t = &layout->tensors[i];
+        const int64_t place[] = { t->unit, t->segment, t->offset, t->elems, t->flags };
+        hash = sum_hash64(t->name, strlen(t->name), sum_hash64(place, sizeof(place), hash));
+    }
+    return hash;
+}
+
+static int compare_plans(struct sherd_engine *e, const struct sherd_config *c)
+{
+    int world = sherd_comm_size(e->comm);
+    struct same mine = { .tensors = hash_tensors(&e->plan.layout),
+        .program = program_hash(&e->plan.program) };
+    struct same *all = mem_zalloc((size_t)world, sizeof(*all));
+    int st = all ? hash_settings(&mine.settings, c) : SHERD_ENOMEM;
+    st = comm_agree(e->comm, st);
+    if (st == SHERD_OK)
+        st = comm_host_gather(e->comm, all, &mine, sizeof(mine));
+    for (int r = 0; r < world && st == SHERD_OK; r++) {
+        const char *what = all[r].settings != mine.settings ? "other settings"
+                           : all[r].tensors != mine.tensors ? "another model"
+                           : all[r].program != mine.program ? "another step program"
+                                                            : NULL;
+        if (what)
+            st = SHERD_FAIL(SHERD_ECONFIG, "rank %d has %s than rank %d; all ranks must read the same files",
+                r, what, sherd_comm_rank(e->comm));
+    }
     mem_free(all);
     return st;
 }
@@ -121,7 +157,7 @@ int sherd_engine_create(struct sherd_engine **out, const struct sherd_engine_des
         e->comm = e->own_comm;
     }
     SHERD_TRY_OUT(comm_agree(e->comm, plan_init(&e->plan, desc->config, e->model, sherd_comm_size(e->comm))));
-    SHERD_TRY_OUT(compare_plans(e));
+    SHERD_TRY_OUT(compare_plans(e, desc->config));
     SHERD_TRY_OUT(open_queues(e));
     st = store_init(&e->store, &e->plan.memory_desc, sherd_comm_rank(e->comm), e->dev);
     if (st == SHERD_OK)

@@ -9,7 +9,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "model/model.h"
 #include "tests/ranks/job.h"
+#include "tests/t.h"
 
 static const int worlds[] = { 1, 2, 3, 4, 7, 8 };
 #define N_WORLDS (int)(sizeof(worlds) / sizeof(worlds[0]))
@@ -276,6 +278,50 @@ static void frozen_tensors_stay_and_the_rest_agrees(void **state)
     }
 }
 
+/* What one rank has that the other has not. */
+enum odd { ODD_NOTHING, ODD_BETA, ODD_OPTIMIZER, ODD_FROZEN, ODD_FOLDER };
+
+static void create_one(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    enum odd odd = rank == 1 ? *(const enum odd *)ctx : ODD_NOTHING;
+    struct job job = job_default();
+    struct sherd_config config;
+    struct sherd_model *model;
+    struct sherd_engine *engine;
+    T_OK(sherd_config_default(&config));
+    config.batch.micro = job.micro;
+    config.batch.seq = job.seq;
+    config.run.dir = odd == ODD_FOLDER ? "elsewhere" : config.run.dir;
+    config.optim.beta2 = odd == ODD_BETA ? 0.99 : config.optim.beta2;
+    config.optim.name = odd == ODD_OPTIMIZER ? "sgd" : config.optim.name;
+    T_OK(sherd_model_build(&model, &job.model));
+    if (odd == ODD_FROZEN)
+        T_OK(model_freeze(model, "transformer.h.0.ln_1.bias"));
+    int st = sherd_engine_create(&engine, &(struct sherd_engine_desc){ &config, model, dev, comm });
+    switch (*(const enum odd *)ctx) {
+    case ODD_BETA:
+    case ODD_OPTIMIZER:
+        T_FAILS(st, SHERD_ECONFIG, "has other settings than rank");
+        break;
+    case ODD_FROZEN:
+        T_FAILS(st, SHERD_ECONFIG, "has another model than rank");
+        break;
+    default:
+        T_OK(st);
+        break;
+    }
+    sherd_engine_destroy(engine);
+    sherd_model_destroy(model);
+    sherd_config_free(&config);
+}
+
+static void ranks_that_differ_are_told(void **state)
+{
+    (void)state;
+    for (enum odd odd = ODD_NOTHING; odd <= ODD_FOLDER; odd++)
+        t_ranks(2, T_THREADS, create_one, &odd);
+}
+
 static void freezing_everything_is_refused(void **state)
 {
     (void)state;
@@ -379,6 +425,7 @@ int main(void)
         cmocka_unit_test(overlap_prefetch_poison_and_delay_change_nothing),
         cmocka_unit_test(every_row_of_a_tied_table_learns),
         cmocka_unit_test(frozen_tensors_stay_and_the_rest_agrees),
+        cmocka_unit_test(ranks_that_differ_are_told),
         cmocka_unit_test(freezing_everything_is_refused),
         cmocka_unit_test(memory_and_bytes_are_what_was_planned),
         cmocka_unit_test(a_step_allocates_nothing),
