@@ -119,11 +119,8 @@ static int add_unit(struct trial *t, const struct sherd_unit *unit)
         return SHERD_ENOMEM;
     for (size_t i = 0; i < n; i++) {
         const struct sherd_param *p = &unit->params[i];
-        int64_t elems = 1;
-        for (int d = 0; d < p->dims; d++)
-            elems *= p->shape[d];
-        SHERD_TRY(add_tensor(t, p->name, elems, drawn_std(p), p->init == SHERD_INIT_ONE ? 1.0f : 0.0f,
-            (p->flags & SHERD_FROZEN) != 0));
+        SHERD_TRY(add_tensor(t, p->name, model_param_elems(p), drawn_std(p),
+            p->init == SHERD_INIT_ONE ? 1.0f : 0.0f, (p->flags & SHERD_FROZEN) != 0));
         w[i] = t->tensors[i].dev;
         dw[i] = t->tensors[i].dev_grad;
     }

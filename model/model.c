@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 
-static int64_t param_elems(const struct sherd_param *param)
+int64_t model_param_elems(const struct sherd_param *param)
 {
     int64_t elems = 1;
     for (int i = 0; i < param->dims; i++)
@@ -241,7 +241,7 @@ int64_t model_count(const struct sherd_model_spec *spec)
     int64_t n = 0;
     for (int i = 0; i < spec->n_units; i++) {
         for (int j = 0; j < spec->units[i].n_params; j++)
-            n += param_elems(&spec->units[i].params[j]);
+            n += model_param_elems(&spec->units[i].params[j]);
     }
     return n;
 }

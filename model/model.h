@@ -23,7 +23,8 @@ struct sherd_model {
 /* Checks a spec that comes from anywhere: EINVAL names the unit, parameter or layer. */
 int model_check_spec(const struct sherd_model_spec *spec);
 
-/* Elements of all parameters. */
+/* Elements of one parameter, and of all. */
+int64_t model_param_elems(const struct sherd_param *param);
 int64_t model_count(const struct sherd_model_spec *spec);
 
 /* Sets SHERD_FROZEN on every parameter whose name, alias or parts match the pattern (* only). ECONFIG if it

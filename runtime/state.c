@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "ckpt/ckpt.h"
 #include "model/init.h"
+#include "model/model.h"
 #include "runtime/engine.h"
 
 #define STAGING_ELEMS (1 << 20)
@@ -89,9 +90,7 @@ static int draw_param(struct sherd_engine *e, const struct shard_view *view, int
 {
     const struct sherd_param *p = &e->plan.spec->units[view->unit].params[param];
     const struct shard_unit_layout *ul = &e->plan.layout.units[view->unit];
-    int64_t elems = 1, offset = ul->param_offset[param];
-    for (int d = 0; d < p->dims; d++)
-        elems *= p->shape[d];
+    int64_t elems = model_param_elems(p), offset = ul->param_offset[param];
     int64_t from = MAX(view->first, offset), to = MIN(view->first + view->elems, offset + elems);
     for (; from < to; from += STAGING_ELEMS) {
         int64_t n = MIN(STAGING_ELEMS, to - from);

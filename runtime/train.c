@@ -16,6 +16,8 @@
 #include "runtime/engine.h"
 #include "runtime/meter.h"
 
+#define PATH_BYTES 4096 /* of a checkpoint, as rank 0 tells it to all */
+
 struct run {
     const struct sherd_train_desc *desc;
     struct sherd_config config; /* a copy, with the batch derived and train.steps known */
@@ -134,14 +136,14 @@ static void say_start(struct run *r)
 
 /* The newest complete checkpoint of the run folder, "" if there is none; rank 0 looks, so that all ranks take
  * the same. A folder that holds one already is not started over. */
-static int find_checkpoint(struct run *r, char found[4096])
+static int find_checkpoint(struct run *r, char found[PATH_BYTES])
 {
     char *path = NULL;
     int st = SHERD_OK;
-    memset(found, 0, 4096);
+    memset(found, 0, PATH_BYTES);
     if (r->rank == 0) {
         st = sherd_ckpt_find(&path, r->config.run.dir);
-        if (st == SHERD_OK && strlen(path) >= 4096)
+        if (st == SHERD_OK && strlen(path) >= PATH_BYTES)
             st = SHERD_FAIL(SHERD_EINVAL, "%s: the path is too long", path);
         if (st == SHERD_OK && r->config.run.resume == SHERD_RESUME_NEVER)
             st = SHERD_FAIL(SHERD_EEXISTS,
@@ -153,12 +155,12 @@ static int find_checkpoint(struct run *r, char found[4096])
         mem_free(path);
     }
     SHERD_TRY(comm_agree(r->engine->comm, st));
-    return comm_host_broadcast(r->engine->comm, found, 4096, 0);
+    return comm_host_broadcast(r->engine->comm, found, PATH_BYTES, 0);
 }
 
 static int resume(struct run *r)
 {
-    char found[4096];
+    char found[PATH_BYTES];
     SHERD_TRY(find_checkpoint(r, found));
     if (!found[0]) {
         if (r->rank == 0 && r->config.run.resume == SHERD_RESUME_AUTO)
