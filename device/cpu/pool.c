@@ -21,7 +21,7 @@
 #define PANEL_ALIGN 64
 #define SPINS 400 /* some 10 microseconds */
 
-struct worker {
+struct helper {
     struct cpu_pool *pool;
     pthread_t thread;
     struct cpu_panel panel;
@@ -37,8 +37,8 @@ struct cpu_pool {
     pthread_mutex_t lock; /* for the sleeping only */
     pthread_cond_t wake, finished;
     _Atomic int sleepers, caller_sleeps, stop;
-    struct worker *workers;
-    int n_workers, n_started;
+    struct helper *helpers;
+    int n_helpers, n_started;
 };
 
 static inline void relax(void)
@@ -99,10 +99,10 @@ static void await_tasks(struct cpu_pool *pool)
 
 static void *work(void *arg)
 {
-    struct worker *worker = arg;
-    struct cpu_pool *pool = worker->pool;
+    struct helper *helper = arg;
+    struct cpu_pool *pool = helper->pool;
     while (!atomic_load(&pool->stop)) {
-        run_tasks(pool, &worker->panel);
+        run_tasks(pool, &helper->panel);
         await_tasks(pool);
     }
     return NULL;
@@ -122,7 +122,7 @@ static int grow_panel(struct cpu_panel *panel, size_t bytes)
     return SHERD_OK;
 }
 
-static void wake_workers(struct cpu_pool *pool, int64_t wanted)
+static void wake_helpers(struct cpu_pool *pool, int64_t wanted)
 {
     if (atomic_load(&pool->sleepers) == 0)
         return;
@@ -154,15 +154,15 @@ static void await_done(struct cpu_pool *pool)
 static int run_job(struct cpu_lane *lane, cpu_task fn, const void *ctx, int64_t n_tasks, size_t panel_bytes)
 {
     struct cpu_pool *pool = lane->pool;
-    for (int i = 0; i < pool->n_workers; i++)
-        SHERD_TRY(grow_panel(&pool->workers[i].panel, panel_bytes));
+    for (int i = 0; i < pool->n_helpers; i++)
+        SHERD_TRY(grow_panel(&pool->helpers[i].panel, panel_bytes));
     pool->fn = fn;
     pool->ctx = ctx;
     pool->n_tasks = n_tasks;
     atomic_store(&pool->done, 0);
     uint64_t generation = (atomic_load(&pool->state) >> 32) + 1;
     atomic_store(&pool->state, generation << 32 | (uint64_t)n_tasks);
-    wake_workers(pool, n_tasks - 1);
+    wake_helpers(pool, n_tasks - 1);
     run_tasks(pool, &lane->panel);
     await_done(pool);
     return SHERD_OK;
@@ -175,7 +175,7 @@ int cpu_parallel(struct cpu_lane *lane, cpu_task fn, const void *ctx, int64_t n_
     if (n_tasks <= 0)
         return SHERD_OK;
     SHERD_TRY(grow_panel(&lane->panel, panel_bytes));
-    int alone = n_tasks == 1 || pool->n_workers == 0;
+    int alone = n_tasks == 1 || pool->n_helpers == 0;
     if (!alone && lane->side)
         alone = pthread_mutex_trylock(&pool->owner) != 0;
     else if (!alone)
@@ -198,21 +198,21 @@ void cpu_lane_finish(struct cpu_lane *lane)
 /* ---- life ---- */
 
 /* Signals are for the threads of the program, not for these. */
-static int start_workers(struct cpu_pool *pool)
+static int start_helpers(struct cpu_pool *pool)
 {
     sigset_t all, before;
     int error = 0;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
-    for (; pool->n_started < pool->n_workers && !error; pool->n_started += !error) {
-        struct worker *worker = &pool->workers[pool->n_started];
-        worker->pool = pool;
-        error = pthread_create(&worker->thread, NULL, work, worker);
+    for (; pool->n_started < pool->n_helpers && !error; pool->n_started += !error) {
+        struct helper *helper = &pool->helpers[pool->n_started];
+        helper->pool = pool;
+        error = pthread_create(&helper->thread, NULL, work, helper);
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error)
         return SHERD_FAIL(SHERD_EDEVICE, "cpu: thread %d of %d cannot be started: %s; lower run.threads",
-            pool->n_started + 1, pool->n_workers, strerror(error));
+            pool->n_started + 1, pool->n_helpers, strerror(error));
     return SHERD_OK;
 }
 
@@ -226,9 +226,9 @@ int cpu_pool_create(struct cpu_pool **out, int threads)
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);
     pthread_cond_init(&pool->finished, NULL);
-    pool->n_workers = threads - 1;
-    pool->workers = mem_zalloc((size_t)pool->n_workers, sizeof(*pool->workers));
-    int st = pool->workers ? start_workers(pool) : SHERD_ENOMEM;
+    pool->n_helpers = threads - 1;
+    pool->helpers = mem_zalloc((size_t)pool->n_helpers, sizeof(*pool->helpers));
+    int st = pool->helpers ? start_helpers(pool) : SHERD_ENOMEM;
     if (st != SHERD_OK) {
         cpu_pool_destroy(pool);
         return st;
@@ -246,18 +246,18 @@ void cpu_pool_destroy(struct cpu_pool *pool)
     pthread_cond_broadcast(&pool->wake);
     pthread_mutex_unlock(&pool->lock);
     for (int i = 0; i < pool->n_started; i++)
-        pthread_join(pool->workers[i].thread, NULL);
-    for (int i = 0; pool->workers && i < pool->n_workers; i++)
-        mem_free(pool->workers[i].panel.data);
+        pthread_join(pool->helpers[i].thread, NULL);
+    for (int i = 0; pool->helpers && i < pool->n_helpers; i++)
+        mem_free(pool->helpers[i].panel.data);
     pthread_cond_destroy(&pool->finished);
     pthread_cond_destroy(&pool->wake);
     pthread_mutex_destroy(&pool->lock);
     pthread_mutex_destroy(&pool->owner);
-    mem_free(pool->workers);
+    mem_free(pool->helpers);
     mem_free(pool);
 }
 
 int cpu_pool_threads(const struct cpu_pool *pool)
 {
-    return pool->n_workers + 1;
+    return pool->n_helpers + 1;
 }
