@@ -158,14 +158,13 @@ static int wait_ready(struct nccl *n, const char *what, double seconds)
     }
 }
 
-/* The result of a call that was just made. */
+/* The result of a call that was just made. Some calls say success and are still under way: only the state of
+ * the communicator tells. */
 static int settle(struct nccl *n, ncclResult_t r, const char *what)
 {
-    if (r == ncclSuccess)
-        return SHERD_OK;
     if (r == GONE)
         return ended(n);
-    int st = r == ncclInProgress ? wait_ready(n, what, n->owner->timeout) : fail(r, what);
+    int st = r == ncclInProgress || r == ncclSuccess ? wait_ready(n, what, n->owner->timeout) : fail(r, what);
     return st == SHERD_OK ? SHERD_OK : give_up(n, st);
 }
 
