@@ -34,7 +34,8 @@ _Static_assert(sizeof(ncclUniqueId) <= COMM_ID_BYTES, "an NCCL id does not fit")
 /* Memory that was exposed. */
 struct window {
     struct window *next;
-    void *base;
+    char *base;
+    size_t bytes;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
     ncclWindow_t handle; /* NULL where NCCL has no use for it */
 #endif
@@ -227,11 +228,27 @@ static ncclResult_t enqueue(ncclComm_t comm, const struct call *c, cudaStream_t 
     }
 }
 
-static int run(struct sherd_comm *comm, struct sherd_queue *queue, const struct call *call)
+/* Pieces of exposed memory that are not whole words came out wrong from NCCL 2.28.9 (7 elements of bf16), so
+ * they are refused rather than trusted. */
+static int check_exposed(const struct nccl *n, const struct call *c, size_t bytes)
+{
+    const char *const ends[] = { c->in, c->out };
+    for (const struct window *w = n->windows; w; w = w->next)
+        for (size_t i = 0; i < ARRAY_LEN(ends); i++)
+            if (ends[i] >= w->base && ends[i] < w->base + w->bytes &&
+                ((size_t)(ends[i] - w->base) % COMM_EXPOSED_ALIGN || bytes % COMM_EXPOSED_ALIGN))
+                return SHERD_FAIL(SHERD_EINVAL,
+                    "%s of %zu bytes in exposed memory: pieces must be multiples of %d bytes", names[c->kind],
+                    bytes, COMM_EXPOSED_ALIGN);
+    return SHERD_OK;
+}
+
+static int run(struct sherd_comm *comm, struct sherd_queue *queue, const struct call *call, size_t size)
 {
     struct nccl *n = comm->impl;
     if (call->elems == 0)
         return SHERD_OK;
+    SHERD_TRY(check_exposed(n, call, call->elems * size));
     cudaStream_t stream = cuda_enter(queue);
     pthread_mutex_lock(&n->lock);
     ncclResult_t r = n->comm ? enqueue(n->comm, call, stream) : GONE;
@@ -246,7 +263,7 @@ static int nccl_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, v
 {
     struct call c = { SHERD_ALL_GATHER, out, in, (size_t)elems, ncclFloat32, 0 };
     SHERD_TRY(map_type(&c.type, type));
-    return run(comm, queue, &c);
+    return run(comm, queue, &c, sherd_dtype_bytes(type));
 }
 
 static int nccl_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue, void *out, void *in,
@@ -254,7 +271,7 @@ static int nccl_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queu
 {
     struct call c = { SHERD_REDUCE_SCATTER, out, in, (size_t)elems, ncclFloat32, ncclSum };
     SHERD_TRY(map_type(&c.type, type));
-    return run(comm, queue, &c);
+    return run(comm, queue, &c, sherd_dtype_bytes(type));
 }
 
 static int nccl_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *buf, int64_t elems,
@@ -263,14 +280,14 @@ static int nccl_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, v
     struct call c = { SHERD_ALL_REDUCE, buf, buf, (size_t)elems, ncclFloat32,
         reduce == COMM_MAX ? ncclMax : ncclSum };
     SHERD_TRY(map_type(&c.type, type));
-    return run(comm, queue, &c);
+    return run(comm, queue, &c, sherd_dtype_bytes(type));
 }
 
 static int nccl_broadcast(
     struct sherd_comm *comm, struct sherd_queue *queue, void *buf, size_t bytes, int root)
 {
     struct call c = { SHERD_BROADCAST, buf, buf, bytes, ncclUint8, root };
-    return run(comm, queue, &c);
+    return run(comm, queue, &c, 1);
 }
 
 /* ---- memory that is used again and again ---- */
@@ -283,6 +300,7 @@ static int nccl_expose(struct sherd_comm *comm, void *base, size_t bytes)
     if (!w)
         return SHERD_ENOMEM;
     w->base = base;
+    w->bytes = bytes;
     w->next = n->windows;
     n->windows = w;
     SHERD_TRY(CUDA_CHECK(cudaSetDevice(cuda_device(comm->dev)->index)));

@@ -18,6 +18,8 @@ enum comm_reduce { COMM_SUM, COMM_MAX };
 
 #define COMM_ID_BYTES 128
 
+#define COMM_EXPOSED_ALIGN 256
+
 struct comm_ops {
     const char *kind; /* "self", "shm", "nccl" */
     int ordered;      /* sums are taken in rank order, in float (bf16 rounded once at the end) */
@@ -50,7 +52,9 @@ struct comm_ops {
     int (*make_id)(void *id);
     int (*open)(struct sherd_comm *const *comms, int n, const void *id);
     /* Memory that collectives will use again and again, whole allocations of sherd_device_alloc: lets the
-     * kind move it faster. Collective, same sizes in the same order on all ranks. NULL: nothing to gain. */
+     * kind move it faster. Collective, same sizes in the same order on all ranks. NULL: nothing to gain.
+     * Collectives on exposed memory take pieces (a rank's part) that begin at and are as long as multiples of
+     * COMM_EXPOSED_ALIGN bytes; others are EINVAL where the kind has a use for exposed memory. */
     int (*expose)(struct sherd_comm *, void *base, size_t bytes);
     void (*conceal)(struct sherd_comm *, void *base); /* before it is freed; not collective */
 };
