@@ -248,6 +248,7 @@ int st_parse(struct st_header *out, const void *data, size_t bytes, uint64_t fil
     json_t *root = NULL;
     *out = (struct st_header){ 0 };
     assert(bytes <= file_bytes && (bytes >= 8 || file_bytes < 8));
+    (void)bytes; /* read by the assertion alone */
     SHERD_TRY(check_length(data, file_bytes, name, &json_bytes));
     assert(bytes >= 8 + json_bytes);
     SHERD_TRY(json_parse(&root, (const char *)data + 8, (size_t)json_bytes, name));

@@ -77,7 +77,7 @@ static double get(const void *raw, int64_t i, enum sherd_dtype type)
 
 double op_round(double x, enum sherd_dtype type)
 {
-    double raw;
+    double raw = 0;
     put(&raw, 0, x, type);
     return get(&raw, 0, type);
 }
