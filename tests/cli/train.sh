@@ -81,6 +81,18 @@ with open(sys.argv[1], "r+b") as f:
 END
 run 1 verify run
 has err "$(basename "$shard")"
+has out "step-00000006: step 6"
+
+# A newest checkpoint that is cut off is not passed over for an older, sound one.
+truncate -s -1 "$shard"
+run 1 verify run
+has err "$(basename "$shard")"
+run 0 verify "$(dirname "$(ls run/step-*6/manifest.json)")"
+run 1 verify tiny.yaml
+
+# Where files may not grow, saving fails with a text, not by a signal without one.
+(ulimit -f 10; run 1 train tiny.yaml --set run.dir=limited; [ "$faults" -eq 0 ]) || complain "no text at a limit of file sizes"
+has err "File too large"
 
 # One rank of a world that something else started.
 RANK=0 WORLD_SIZE=1 run 0 train tiny.yaml --set run.dir=env1 --set train.steps=1
