@@ -329,8 +329,9 @@ int sherd_engine_step(
     double loss = e->host_scalars[SCALAR_LOSS], norm = e->host_scalars[SCALAR_NORM];
     if (!isfinite(loss) || !isfinite(norm))
         return SHERD_FAIL(SHERD_ENONFINITE,
-            "step %lld: loss sum %g, gradient norm %g; the weights are as before the step",
-            (long long)e->step + 1, loss, norm);
+            "step %lld: loss sum %g, gradient norm %g; the weights are as before the step: try a lower "
+            "optim.lr, a longer schedule.warmup or other data",
+            (long long)e->step + 1, isnan(loss) ? (double)NAN : loss, isnan(norm) ? (double)NAN : norm);
     e->step++;
     e->tokens_seen += (int64_t)e->host_scalars[SCALAR_COUNT];
     e->samples_seen += (int64_t)e->host_scalars[SCALAR_ROWS];

@@ -119,19 +119,20 @@ static void say_start(struct run *r)
 #define XX(name, text) total += m.name;
     SHERD_REGIONS(XX)
 #undef XX
-    log_info("model %s: %s parameters, %s of them trained, %d layers in %d units", c->model.family,
-        text_commas(p->layout.params, a), text_commas(p->layout.trained, b), p->spec->n_layers,
-        p->spec->n_units);
+    log_info("model %s: %s parameters, %s of them trained, in %d units", c->model.family,
+        text_commas(p->layout.params, a),
+        p->layout.trained == p->layout.params ? "all" : text_commas(p->layout.trained, b), p->spec->n_units);
     log_info("%s (stage %d) over %d rank%s on %s; weights %s, masters f32, gradients on the wire %s",
         p->stage->name, p->stage->number, r->world, r->world == 1 ? "" : "s",
         sherd_device_name(r->desc->device), sherd_dtype_name(c->dtype.param),
         sherd_dtype_name(c->dtype.reduce));
     if (r->world == 1 && p->stage->number > 0)
-        log_info("a world of one: stage %d shards nothing, but all of it runs", p->stage->number);
+        log_info(
+            "one rank alone: stage %d has nobody to shard over, and trains all the same", p->stage->number);
     log_info("memory of one rank: %s; see `sherd plan` for what it is", text_human_bytes((double)total, a));
-    log_info("batch: %lld sequences = %lld micro x %lld accum x %d ranks, of %lld tokens; %lld steps",
+    log_info("batch: %lld sequences = %lld micro x %lld accum x %d rank%s, of %lld tokens; %lld steps",
         (long long)c->batch.global, (long long)c->batch.micro, (long long)feed_accum(&r->feed), r->world,
-        (long long)c->batch.seq, (long long)c->train.steps);
+        r->world == 1 ? "" : "s", (long long)c->batch.seq, (long long)c->train.steps);
 }
 
 /* The newest complete checkpoint of the run folder, "" if there is none; rank 0 looks, so that all ranks take

@@ -83,12 +83,13 @@ static void print_tables(const struct plans *p)
     const struct sherd_plan *plan = &p->stage[p->chosen];
     uint64_t value[SHERD_STAGES];
     char params[32], trained[32];
-    printf("%s: %s parameters (%s trained) in %lld units, %lld layers, %s\n", c->model.family,
+    printf("%s: %s parameters (%s trained) in %lld units, %s\n", c->model.family,
         out_commas(plan->params, params), out_commas(plan->trained, trained), (long long)plan->units,
-        (long long)plan->layers, sherd_dtype_name(c->dtype.param));
-    printf("%d rank%s, stage %d; a step: %lld sequences of %lld tokens = %lld micro x %lld accum x %d\n",
+        sherd_dtype_name(c->dtype.param));
+    printf("%d rank%s, stage %d; a step: %lld sequences of %lld tokens = %lld micro x %lld accum x %d "
+           "rank%s\n",
         p->ranks, p->ranks == 1 ? "" : "s", p->chosen, (long long)c->batch.global, (long long)c->batch.seq,
-        (long long)c->batch.micro, (long long)c->batch.accum, p->ranks);
+        (long long)c->batch.micro, (long long)c->batch.accum, p->ranks, p->ranks == 1 ? "" : "s");
     printf("%.3g flops a token, forward and backward\n", plan->flops);
 
     printf("\n%-30s", "memory of the fullest rank");
