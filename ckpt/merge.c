@@ -132,7 +132,7 @@ static int check_target(const struct merge *m)
         if (is_model_file(names[i]) ||
             (m->ckpt->manifest.meta.export_json && !strcmp(names[i], CKPT_MODEL_CONFIG)))
             st = SHERD_FAIL(SHERD_EEXISTS,
-                "%s already holds a model (%s): choose another folder, or ask to overwrite", m->desc->to,
+                "%s already holds a model (%s): choose another folder, or --overwrite", m->desc->to,
                 names[i]);
     }
     file_list_free(names, n);

@@ -3,7 +3,7 @@
  *
  * A training loop of one's own around a built-in model: settings from a YAML file, data from this program.
  *   train_loop CONFIG [key=value ...]
- * Runs as one rank of whatever started it (sherd launch, torchrun, mpirun, Slurm), or alone. Saves at the
+ * Runs as one rank of whatever started it (torchrun, mpirun, Slurm), or alone. Saves at the
  * end.
  */
 #include <stdio.h>
