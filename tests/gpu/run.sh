@@ -3,7 +3,7 @@
 # SPDX-FileCopyrightText: The sherd authors
 #
 # All that needs a GPU, in one go: every operation against its reference in double, f32 and bf16, then again under
-# compute-sanitizer, and NCCL on two GPUs where there are two. Usage: tests/gpu/run.sh BUILD [ops] [nccl] [memcheck]
+# compute-sanitizer, and NCCL and the engine on two GPUs where there are two. Usage: tests/gpu/run.sh BUILD [ops] [nccl] [memcheck]
 # [racecheck]; without names, all of them. Ends with "N passed, N failed, N skipped"; the output is in BUILD/gpu/.
 set -u
 cd "$(dirname "$0")/../.."
@@ -68,7 +68,10 @@ for what in "$@"; do
             one "$test" 300 "$build/tests/ops/$test" --device cuda
         done
         ;;
-    nccl) one nccl 600 "$build/tests/gpu/test_nccl" ;;
+    nccl)
+        one nccl 600 "$build/tests/gpu/test_nccl"
+        one engine 600 "$build/tests/gpu/test_engine_gpu"
+        ;;
     memcheck | racecheck) sanitizer "$what" ;;
     *) echo "there is no '$what'"; exit 2 ;;
     esac

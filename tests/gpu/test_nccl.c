@@ -6,6 +6,7 @@
  * not come. Values are small integers, so that sums are exact in every type and order. Skips without two
  * GPUs.
  */
+#include "tests/gpu/gpus.h"
 #include "tests/t.h"
 
 #include <signal.h>
@@ -448,19 +449,6 @@ static void test_late_rank(void **state)
 /* ---- */
 
 /* Asked in a process of its own, as CUDA does not survive a fork. */
-static int enough_gpus(void)
-{
-    int pid = (int)fork(), status = 0;
-    if (pid == 0) {
-        struct sherd_device *dev = NULL;
-        int st = sherd_device_open(&dev, &(struct sherd_device_desc){ .name = "cuda:1" });
-        if (st != SHERD_OK)
-            fprintf(stderr, "skipped: two GPUs are needed: %s\n", sherd_error());
-        _exit(st == SHERD_OK ? 0 : 1);
-    }
-    return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -473,7 +461,7 @@ int main(void)
         cmocka_unit_test(test_dead_rank),
         cmocka_unit_test(test_late_rank),
     };
-    if (!enough_gpus())
+    if (!gpus_two())
         return 77;
     t_device("cuda");
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The engine on two GPUs: every stage, with and without overlap, at every prefetch and with released buffers
+ * poisoned, gives the same bits; two equal runs do; and the memory that the GPU says is used is what was
+ * planned.
+ */
+#include "tests/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <sherd/sherd.h>
+
+#include "base/rng.h"
+#include "base/sum.h"
+#include "runtime/engine.h"
+#include "tests/gpu/gpus.h"
+#include "tests/t.h"
+
+#define STEPS 6
+#define RANKS 2
+
+struct trial {
+    struct sherd_model_config model;
+    int stage, prefetch, overlap, poison, micro, accum, seq, steps;
+    enum sherd_dtype param, reduce;
+    /* of rank 0 */
+    struct sherd_step_stats stats[STEPS];
+    uint64_t weights; /* hash over all tensors */
+    uint64_t used, planned;
+};
+
+static struct trial small(void)
+{
+    return (struct trial){ .model = { .family = "llama",
+                               .vocab = 101,
+                               .width = 64,
+                               .layers = 3,
+                               .heads = 4,
+                               .kv_heads = 2,
+                               .mlp_width = 160,
+                               .context = 64,
+                               .tied = 1 },
+        .prefetch = 1,
+        .overlap = 1,
+        .micro = 3,
+        .accum = 1,
+        .seq = 64,
+        .steps = STEPS,
+        .param = SHERD_F32,
+        .reduce = SHERD_F32 };
+}
+
+static void set(struct sherd_config *c, const struct trial *t)
+{
+    T_OK(sherd_config_default(c));
+    c->shard.stage = t->stage;
+    c->shard.prefetch = t->prefetch;
+    c->shard.overlap = t->overlap;
+    c->shard.poison = t->poison;
+    c->dtype.param = t->param;
+    c->dtype.reduce = t->reduce;
+    c->batch.micro = t->micro;
+    c->batch.accum = t->accum;
+    c->batch.global = t->micro * t->accum * RANKS;
+    c->batch.seq = t->seq;
+    c->optim.lr = 1e-3;
+    c->schedule.warmup = 2;
+    c->train.steps = 100;
+}
+
+static void train(struct trial *t, int rank, struct sherd_engine *e)
+{
+    int64_t n = (int64_t)t->micro * t->seq;
+    int32_t *rows = malloc((size_t)(2 * n) * sizeof(*rows));
+    struct sherd_batch micro[4];
+    T_TRUE(rows && t->accum <= 4);
+    for (int s = 0; s < t->steps; s++) {
+        for (int64_t i = 0; i < n; i++) {
+            uint64_t x = t_bits((uint64_t)(s * RANKS + rank), (uint64_t)i);
+            rows[i] = (int32_t)(x % (uint64_t)t->model.vocab);
+            rows[n + i] = (x >> 32) % 9 ? (int32_t)((x >> 16) % (uint64_t)t->model.vocab) : -1;
+        }
+        for (int m = 0; m < t->accum; m++)
+            micro[m] = (struct sherd_batch){ rows, rows + n, t->micro };
+        struct sherd_step_stats stats;
+        T_OK(sherd_engine_step(e, micro, t->accum, &stats));
+        if (rank == 0)
+            t->stats[s] = stats;
+    }
+    free(rows);
+}
+
+static void hash_weights(struct trial *t, int rank, struct sherd_engine *e)
+{
+    const struct shard_layout *layout = &e->plan.layout;
+    uint64_t hash = 0;
+    for (int i = 0; i < layout->n_tensors; i++) {
+        int64_t n = layout->tensors[i].elems;
+        float *x = malloc((size_t)n * sizeof(*x));
+        T_OK(sherd_engine_tensor(e, "weight", layout->tensors[i].name, x, n));
+        hash = sum_hash64(x, (size_t)n * sizeof(*x), hash);
+        free(x);
+    }
+    if (rank == 0)
+        t->weights = hash;
+}
+
+static void run(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    struct trial *t = ctx;
+    struct sherd_config c;
+    struct sherd_model *model;
+    struct sherd_engine *e;
+    size_t total, before, after;
+    set(&c, t);
+    T_OK(sherd_model_build(&model, &t->model));
+    T_OK(sherd_device_memory(dev, &total, &before));
+    T_OK(sherd_engine_create(&e, &(struct sherd_engine_desc){ &c, model, dev, comm }));
+    train(t, rank, e);
+    T_OK(sherd_device_memory(dev, &total, &after));
+    if (rank == 0) {
+        struct sherd_memory m;
+        sherd_engine_memory(e, &m);
+        t->used = before - after;
+#define XX(name, text) t->planned += m.name;
+        SHERD_REGIONS(XX)
+#undef XX
+    }
+    if (t->model.width < 1000)
+        hash_weights(t, rank, e);
+    sherd_engine_destroy(e);
+    sherd_model_destroy(model);
+    sherd_config_free(&c);
+}
+
+/* The trial as it ran: results come back through memory that the ranks share with the test. */
+static struct trial result_of(struct trial t)
+{
+    struct trial *shared = t_shared(sizeof(*shared));
+    *shared = t;
+    t_ranks(RANKS, T_PROCESSES, run, shared);
+    t = *shared;
+    t_shared_free(shared, sizeof(*shared));
+    return t;
+}
+
+static void same(const struct trial *a, const struct trial *b, const char *what)
+{
+    for (int s = 0; s < a->steps; s++)
+        if (a->stats[s].loss != b->stats[s].loss || a->stats[s].grad_norm != b->stats[s].grad_norm)
+            fail_msg("%s: step %d: loss %.12g norm %.12g, and %.12g %.12g", what, s + 1, a->stats[s].loss,
+                a->stats[s].grad_norm, b->stats[s].loss, b->stats[s].grad_norm);
+    if (a->weights != b->weights)
+        fail_msg("%s: the weights differ", what);
+}
+
+static void test_stages(void **state)
+{
+    (void)state;
+    for (int type = 0; type < 3; type++) {
+        struct trial base = small();
+        base.param = type ? SHERD_BF16 : SHERD_F32;
+        base.reduce = type == 2 ? SHERD_BF16 : SHERD_F32;
+        struct trial first = result_of(base), again = result_of(base);
+        assert_true(first.stats[STEPS - 1].loss < first.stats[0].loss + 0.5);
+        same(&again, &first, "the same run twice");
+        for (int stage = 1; stage <= 3; stage++) {
+            base.stage = stage;
+            struct trial other = result_of(base);
+            char what[32];
+            snprintf(what, sizeof(what), "type %d stage %d", type, stage);
+            same(&other, &first, what);
+        }
+    }
+}
+
+static void test_order(void **state)
+{
+    (void)state;
+    for (int stage = 2; stage <= 3; stage++) {
+        struct trial base = small();
+        base.stage = stage;
+        base.accum = 2;
+        base.overlap = 0;
+        struct trial plain = result_of(base);
+        for (int prefetch = 0; prefetch <= 2; prefetch++) {
+            base.overlap = base.poison = 1;
+            base.prefetch = prefetch;
+            struct trial other = result_of(base);
+            char what[48];
+            snprintf(what, sizeof(what), "stage %d prefetch %d", stage, prefetch);
+            same(&other, &plain, what);
+        }
+    }
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        struct trial t = small();
+        t.model = (struct sherd_model_config){ .family = "llama",
+            .vocab = 32000,
+            .width = 2048,
+            .layers = 22,
+            .heads = 32,
+            .kv_heads = 4,
+            .mlp_width = 5632,
+            .context = 2048 };
+        t.stage = stage;
+        t.param = SHERD_BF16;
+        t.micro = 8;
+        t.seq = 2048;
+        t.steps = 2;
+        t = result_of(t);
+        double off = (double)t.used / (double)t.planned - 1;
+        printf("1.1 B, stage %d: planned %.0f MiB, used %.0f MiB (%+.2f %%)\n", stage,
+            (double)t.planned / 1048576, (double)t.used / 1048576, 100 * off);
+        assert_true(off > -0.02 && off < 0.02);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_memory),
+    };
+    if (!gpus_two())
+        return 77;
+    t_device("cuda");
+    t_limits(120, 60);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
