@@ -25,6 +25,10 @@ int ckpt_manifest_text(char **text, size_t *bytes, const char *path);
 int ckpt_open_text(struct sherd_ckpt **out, const char *path, const char *text, size_t bytes);
 /* Every listed file is there and has its size. */
 int ckpt_check_files(const struct sherd_ckpt *ckpt);
+/* Recomputes the sums of files first, first + stride, ... that are of one of `kinds` (bit 1 << kind). */
+#define CKPT_ALL_KINDS ((1u << CKPT_KINDS) - 1u)
+int ckpt_verify_files(struct sherd_ckpt *ckpt, unsigned kinds, int first, int stride);
+
 /* Reads the headers of all files of a kind and checks them against the manifest. */
 int ckpt_check_headers(struct sherd_ckpt *ckpt, enum ckpt_kind kind);
 

@@ -32,6 +32,37 @@ int meter_init(struct meter *m, int64_t steps, const char *dir, int jsonl)
     return SHERD_OK;
 }
 
+int meter_resume(struct meter *m, int64_t step)
+{
+    char *text = NULL;
+    size_t bytes;
+    struct text kept = { 0 };
+    if (m->jsonl < 0)
+        return SHERD_OK;
+    SHERD_TRY(file_read_text(&text, &bytes, m->jsonl_path, SIZE_MAX / 4));
+    for (char *line = text, *end; line < text + bytes; line = end) {
+        end = memchr(line, '\n', (size_t)(text + bytes - line));
+        end = end ? end + 1 : text + bytes; /* a last line without an end was torn by a crash: it goes */
+        json_t *record = json_loadb(line, (size_t)(end - line), 0, NULL);
+        const json_t *at = json_object_get(record, "step");
+        if (json_is_integer(at) && json_integer_value(at) <= step && end[-1] == '\n')
+            text_put(&kept, line, (size_t)(end - line));
+        json_decref(record);
+    }
+    int st = kept.failed ? SHERD_FAIL(SHERD_ENOMEM, "no memory for %s", m->jsonl_path) : SHERD_OK;
+    if (st == SHERD_OK && kept.len != bytes) {
+        st = file_write_atomic(m->jsonl_path, kept.data ? kept.data : "", kept.len);
+        close(m->jsonl);
+        m->jsonl = open(m->jsonl_path, O_WRONLY | O_APPEND | O_CLOEXEC);
+        if (st == SHERD_OK && m->jsonl < 0)
+            st = SHERD_FAIL(
+                SHERD_EIO, "%s: cannot be opened for appending: %s", m->jsonl_path, strerror(errno));
+    }
+    text_finish(&kept);
+    mem_free(text);
+    return st;
+}
+
 void meter_finish(struct meter *m)
 {
     if (m->jsonl >= 0)

@@ -22,6 +22,8 @@ struct meter {
 
 /* `dir` gets metrics.jsonl if wanted; lines are appended. */
 int meter_init(struct meter *meter, int64_t steps, const char *dir, int jsonl);
+/* After resuming at `step`: drops the records of later steps, which will be taken again. */
+int meter_resume(struct meter *meter, int64_t step);
 void meter_finish(struct meter *meter);
 
 /* One line for the step, and its record in metrics.jsonl. */

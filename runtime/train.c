@@ -295,9 +295,11 @@ int sherd_train(const struct sherd_train_desc *desc)
     if (r.rank == 0)
         say_start(&r);
     SHERD_TRY_OUT(resume(&r));
+    st = r.rank == 0 && r.engine->step > 0 ? meter_resume(&r.meter, r.engine->step) : SHERD_OK;
+    SHERD_TRY_OUT(comm_agree(r.engine->comm, st));
     if (r.rank == 0 && r.engine->step >= r.config.train.steps)
-        log_info("step %lld of %lld is reached already: nothing to do", (long long)r.engine->step,
-            (long long)r.config.train.steps);
+        log_info("the checkpoint is at step %lld, train.steps is %lld: nothing to do",
+            (long long)r.engine->step, (long long)r.config.train.steps);
     meter_mark(&r.meter);
     st = loop(&r);
 out:

@@ -70,7 +70,7 @@ run 1 inspect nowhere
 has err "nowhere"
 
 # One changed bit in a file of weights is found and named.
-shard=$(ls run/step-*9/*.safetensors | head -1)
+shard=$(ls run/step-*9/weights-*.safetensors | head -1)
 python3 - "$shard" <<'END'
 import sys
 with open(sys.argv[1], "r+b") as f:
@@ -82,6 +82,12 @@ END
 run 1 verify run
 has err "$(basename "$shard")"
 has out "step-00000006: step 6"
+# ... and neither merged nor trained on.
+run 1 merge run damaged
+has err "$(basename "$shard")"
+[ ! -e damaged/model.safetensors ] || complain "a damaged checkpoint was merged"
+run 1 train tiny.yaml --set run.dir=run --set train.steps=12 --resume
+has err "$(basename "$shard")"
 
 # A newest checkpoint that is cut off is not passed over for an older, sound one.
 truncate -s -1 "$shard"
