@@ -3,6 +3,10 @@
 # SPDX-FileCopyrightText: The sherd authors
 #
 # The launcher: signals reach the ranks, the first failure ends all and is told last, and nothing is left behind.
+# Whoever started this test may ignore signals (nohup does), and what is ignored stays ignored in a job of the program's.
+if [ -z "${SIGNALS_RESET:-}" ]; then
+    SIGNALS_RESET=1 exec env --default-signal=HUP,INT,TERM,USR1 bash "$0" "$@"
+fi
 . "$(dirname "$0")/lib.sh"
 set -m # background jobs must not ignore SIGINT
 make_tiny
