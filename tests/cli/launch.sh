@@ -127,6 +127,6 @@ for job in %?run.dir=a %?run.dir=b; do
     wait "$job" || { complain "$job failed"; show a.err b.err; }
 done
 
-after=$(shared)
-[ "$before" = "$after" ] || complain "left in /dev/shm: $(comm -13 <(echo "$before") <(echo "$after"))"
+new=$(comm -13 <(echo "$before") <(shared)) # others on this machine may come and go: what is new and sherd's counts
+! grep -q sherd <<<"$new" || complain "left in /dev/shm: $new"
 finish
