@@ -324,6 +324,31 @@ void comm_conceal(struct sherd_comm *comm, void *base)
         comm->ops->conceal(comm, base);
 }
 
+int sherd_comm_dup(struct sherd_comm **out, struct sherd_comm *comm)
+{
+    if (!out || !comm)
+        return SHERD_FAIL(SHERD_EINVAL, "sherd_comm_dup: out or comm is NULL");
+    return comm_dup(out, comm);
+}
+
+int sherd_comm_expose(struct sherd_comm *comm, void *base, size_t bytes)
+{
+    if (!comm || !base || bytes == 0)
+        return SHERD_FAIL(SHERD_EINVAL, "sherd_comm_expose: comm or base is NULL, or there are 0 bytes");
+    return comm_expose(comm, base, bytes);
+}
+
+void sherd_comm_conceal(struct sherd_comm *comm, void *base)
+{
+    if (comm && base)
+        comm_conceal(comm, base);
+}
+
+int sherd_comm_barrier(struct sherd_comm *comm)
+{
+    return comm ? comm_barrier(comm) : SHERD_FAIL(SHERD_EINVAL, "sherd_comm_barrier: comm is NULL");
+}
+
 void sherd_comm_read(const struct sherd_comm *comm, struct sherd_comm_counters *out)
 {
     *out = comm->counters;
@@ -363,6 +388,17 @@ static int check_place(
     return SHERD_OK;
 }
 
+/* Two buffers of `bytes` lie apart, or are one. */
+static int check_pair(const char *name, const void *out, const void *in, size_t bytes)
+{
+    if (bytes > 0 && (!out || !in))
+        return SHERD_FAIL(SHERD_EINVAL, "%s: the buffer is NULL", name);
+    uintptr_t o = (uintptr_t)out, i = (uintptr_t)in;
+    if (o != i && o < i + bytes && i < o + bytes)
+        return SHERD_FAIL(SHERD_EINVAL, "%s: out and in overlap, and are not the same", name);
+    return SHERD_OK;
+}
+
 static void count(struct sherd_comm *comm, enum sherd_collective kind, uint64_t bytes)
 {
     comm->counters.calls[kind]++;
@@ -370,7 +406,7 @@ static void count(struct sherd_comm *comm, enum sherd_collective kind, uint64_t 
         comm->counters.bytes[kind] += bytes;
 }
 
-int comm_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
+int sherd_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
     int64_t elems, enum sherd_dtype type)
 {
     SHERD_TRY(check_call("all-gather", comm, queue, elems, type));
@@ -380,7 +416,7 @@ int comm_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, void *ou
     return comm->ops->all_gather(comm, queue, out, in, elems, type);
 }
 
-int comm_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue, void *out, void *in,
+int sherd_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue, void *out, void *in,
     int64_t elems, enum sherd_dtype type)
 {
     SHERD_TRY(check_call("reduce-scatter", comm, queue, elems, type));
@@ -390,26 +426,53 @@ int comm_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue, void
     return comm->ops->reduce_scatter(comm, queue, out, in, elems, type);
 }
 
-int comm_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *buf, int64_t elems,
-    enum sherd_dtype type, enum comm_reduce reduce)
+int sherd_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
+    int64_t elems, enum sherd_dtype type, enum sherd_reduce reduce)
 {
     SHERD_TRY(check_call("all-reduce", comm, queue, elems, type));
-    if (elems > 0 && !buf)
-        return SHERD_FAIL(SHERD_EINVAL, "all-reduce: the buffer is NULL");
-    uint64_t bytes = (uint64_t)elems * sherd_dtype_bytes(type);
-    count(comm, SHERD_ALL_REDUCE, 2 * bytes * (uint64_t)(comm->world.size - 1) / (uint64_t)comm->world.size);
-    return comm->ops->all_reduce(comm, queue, buf, elems, type, reduce);
+    if (reduce != SHERD_REDUCE_SUM && reduce != SHERD_REDUCE_MAX)
+        return SHERD_FAIL(SHERD_EINVAL, "all-reduce: %d is neither sum nor max", (int)reduce);
+    size_t bytes = (size_t)elems * sherd_dtype_bytes(type);
+    SHERD_TRY(check_pair("all-reduce", out, in, bytes));
+    count(comm, SHERD_ALL_REDUCE,
+        2 * (uint64_t)bytes * (uint64_t)(comm->world.size - 1) / (uint64_t)comm->world.size);
+    return comm->ops->all_reduce(comm, queue, out, in, elems, type, (enum comm_reduce)reduce);
 }
 
-int comm_broadcast(struct sherd_comm *comm, struct sherd_queue *queue, void *buf, size_t bytes, int root)
+int sherd_broadcast(
+    struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in, size_t bytes, int root)
 {
     SHERD_TRY(check_call("broadcast", comm, queue, bytes > INT64_MAX ? -1 : (int64_t)bytes, SHERD_U8));
     if (root < 0 || root >= comm->world.size)
         return SHERD_FAIL(SHERD_EINVAL, "broadcast: root %d of %d ranks", root, comm->world.size);
-    if (bytes > 0 && !buf)
-        return SHERD_FAIL(SHERD_EINVAL, "broadcast: the buffer is NULL");
+    SHERD_TRY(check_pair("broadcast", out, root == comm->world.rank ? in : out, bytes));
     count(comm, SHERD_BROADCAST, root == comm->world.rank ? bytes : 0);
-    return comm->ops->broadcast(comm, queue, buf, bytes, root);
+    return comm->ops->broadcast(comm, queue, out, root == comm->world.rank ? in : out, bytes, root);
+}
+
+/* ---- what the rest of sherd calls ---- */
+
+int comm_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
+    int64_t elems, enum sherd_dtype type)
+{
+    return sherd_all_gather(comm, queue, out, in, elems, type);
+}
+
+int comm_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue, void *out, void *in,
+    int64_t elems, enum sherd_dtype type)
+{
+    return sherd_reduce_scatter(comm, queue, out, in, elems, type);
+}
+
+int comm_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *buf, int64_t elems,
+    enum sherd_dtype type, enum comm_reduce reduce)
+{
+    return sherd_all_reduce(comm, queue, buf, buf, elems, type, (enum sherd_reduce)reduce);
+}
+
+int comm_broadcast(struct sherd_comm *comm, struct sherd_queue *queue, void *buf, size_t bytes, int root)
+{
+    return sherd_broadcast(comm, queue, buf, buf, bytes, root);
 }
 
 /* ---- control ---- */

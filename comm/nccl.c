@@ -274,19 +274,19 @@ static int nccl_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queu
     return run(comm, queue, &c, sherd_dtype_bytes(type));
 }
 
-static int nccl_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *buf, int64_t elems,
-    enum sherd_dtype type, enum comm_reduce reduce)
+static int nccl_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
+    int64_t elems, enum sherd_dtype type, enum comm_reduce reduce)
 {
-    struct call c = { SHERD_ALL_REDUCE, buf, buf, (size_t)elems, ncclFloat32,
+    struct call c = { SHERD_ALL_REDUCE, out, in, (size_t)elems, ncclFloat32,
         reduce == COMM_MAX ? ncclMax : ncclSum };
     SHERD_TRY(map_type(&c.type, type));
     return run(comm, queue, &c, sherd_dtype_bytes(type));
 }
 
 static int nccl_broadcast(
-    struct sherd_comm *comm, struct sherd_queue *queue, void *buf, size_t bytes, int root)
+    struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in, size_t bytes, int root)
 {
-    struct call c = { SHERD_BROADCAST, buf, buf, bytes, ncclUint8, root };
+    struct call c = { SHERD_BROADCAST, out, in, bytes, ncclUint8, root };
     return run(comm, queue, &c, 1);
 }
 

@@ -14,7 +14,7 @@
 
 #include <sherd/comm.h>
 
-enum comm_reduce { COMM_SUM, COMM_MAX };
+enum comm_reduce { COMM_SUM = SHERD_REDUCE_SUM, COMM_MAX = SHERD_REDUCE_MAX };
 
 #define COMM_ID_BYTES 128
 
@@ -30,10 +30,12 @@ struct comm_ops {
      * of `in` is undefined afterwards. */
     int (*reduce_scatter)(
         struct sherd_comm *, struct sherd_queue *, void *out, void *in, int64_t elems, enum sherd_dtype type);
-    /* buf[elems] = sum or max over ranks, in place. */
-    int (*all_reduce)(struct sherd_comm *, struct sherd_queue *, void *buf, int64_t elems,
+    /* out[elems] = sum or max over ranks of in; out may be in. */
+    int (*all_reduce)(struct sherd_comm *, struct sherd_queue *, void *out, const void *in, int64_t elems,
         enum sherd_dtype type, enum comm_reduce reduce);
-    int (*broadcast)(struct sherd_comm *, struct sherd_queue *, void *buf, size_t bytes, int root);
+    /* out = in of the root, on every rank; out may be in, which only the root reads. */
+    int (*broadcast)(
+        struct sherd_comm *, struct sherd_queue *, void *out, const void *in, size_t bytes, int root);
     /* The channel of comm that is for the host helpers alone, as a communicator. Local: no waiting. Fills
      * impl of *twin. */
     int (*control)(struct sherd_comm *comm, struct sherd_comm *twin);
@@ -78,6 +80,7 @@ int comm_all_gather(struct sherd_comm *, struct sherd_queue *, void *out, const 
     enum sherd_dtype type);
 int comm_reduce_scatter(
     struct sherd_comm *, struct sherd_queue *, void *out, void *in, int64_t elems, enum sherd_dtype type);
+/* These two in place; sherd_all_reduce and sherd_broadcast have two buffers. */
 int comm_all_reduce(struct sherd_comm *, struct sherd_queue *, void *buf, int64_t elems,
     enum sherd_dtype type, enum comm_reduce reduce);
 int comm_broadcast(struct sherd_comm *, struct sherd_queue *, void *buf, size_t bytes, int root);

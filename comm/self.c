@@ -33,18 +33,18 @@ static int self_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queu
     return self_copy(queue, out, in, elems, type);
 }
 
-static int self_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *buf, int64_t elems,
-    enum sherd_dtype type, enum comm_reduce reduce)
+static int self_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
+    int64_t elems, enum sherd_dtype type, enum comm_reduce reduce)
 {
-    (void)comm, (void)queue, (void)buf, (void)elems, (void)type, (void)reduce;
-    return SHERD_OK;
+    (void)comm, (void)reduce;
+    return self_copy(queue, out, in, elems, type);
 }
 
 static int self_broadcast(
-    struct sherd_comm *comm, struct sherd_queue *queue, void *buf, size_t bytes, int root)
+    struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in, size_t bytes, int root)
 {
-    (void)comm, (void)queue, (void)buf, (void)bytes, (void)root;
-    return SHERD_OK;
+    (void)comm, (void)root;
+    return self_copy(queue, out, in, (int64_t)bytes, SHERD_U8);
 }
 
 static int self_twin(struct sherd_comm *comm, struct sherd_comm *twin)

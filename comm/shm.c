@@ -88,15 +88,15 @@ static int scatter(
     return SHERD_OK;
 }
 
-/* buf[n] summed: every rank sums its share of the elements, then all collect the shares. */
-static int reduce_shared(
-    struct block_channel *channel, const struct block_call *call, char *buf, int64_t n, const void **src)
+/* out[n] is the sum: every rank sums its share of the elements, then all collect the shares. */
+static int reduce_shared(struct block_channel *channel, const struct block_call *call, char *out,
+    const char *in, int64_t n, const void **src)
 {
     enum sherd_dtype type = (enum sherd_dtype)call->type;
     size_t each = sherd_dtype_bytes(type);
     int64_t share = round_up((n + channel->size - 1) / channel->size, 64);
     uint32_t round = channel->round;
-    copy(block_half(channel, channel->rank, round), buf, (size_t)n * each);
+    copy(block_half(channel, channel->rank, round), in, (size_t)n * each);
     SHERD_TRY(block_round(channel, call));
 
     int64_t from = MIN(n, share * channel->rank), own = MIN(n, from + share) - from;
@@ -108,41 +108,42 @@ static int reduce_shared(
     for (int r = 0; r < channel->size; r++) {
         from = MIN(n, share * r);
         own = MIN(n, from + share) - from;
-        copy(buf + (size_t)from * each, block_half(channel, r, round + 1), (size_t)own * each);
+        copy(out + (size_t)from * each, block_half(channel, r, round + 1), (size_t)own * each);
     }
     return SHERD_OK;
 }
 
-static int reduce_small(
-    struct block_channel *channel, const struct block_call *call, char *buf, int64_t n, const void **src)
+static int reduce_small(struct block_channel *channel, const struct block_call *call, char *out,
+    const char *in, int64_t n, const void **src)
 {
     enum sherd_dtype type = (enum sherd_dtype)call->type;
     uint32_t round = channel->round;
-    copy(block_half(channel, channel->rank, round), buf, (size_t)n * sherd_dtype_bytes(type));
+    copy(block_half(channel, channel->rank, round), in, (size_t)n * sherd_dtype_bytes(type));
     SHERD_TRY(block_round(channel, call));
     for (int r = 0; r < channel->size; r++)
         src[r] = block_half(channel, r, round);
-    reduce_ranks(buf, src, channel->size, n, type, (enum comm_reduce)call->detail);
+    reduce_ranks(out, src, channel->size, n, type, (enum comm_reduce)call->detail);
     return SHERD_OK;
 }
 
-static int reduce(struct block_channel *channel, const struct block_call *call, char *buf, const void **src)
+static int reduce(
+    struct block_channel *channel, const struct block_call *call, char *out, const char *in, const void **src)
 {
     size_t each = sherd_dtype_bytes((enum sherd_dtype)call->type);
     int64_t most = (int64_t)(BLOCK_HALF_BYTES / each), at = 0;
     do {
         int64_t n = MIN(call->elems - at, most);
-        char *part = buf + (size_t)at * each;
+        size_t from = (size_t)at * each;
         if ((size_t)n * each <= SMALL_BYTES)
-            SHERD_TRY(reduce_small(channel, call, part, n, src));
+            SHERD_TRY(reduce_small(channel, call, out + from, in + from, n, src));
         else
-            SHERD_TRY(reduce_shared(channel, call, part, n, src));
+            SHERD_TRY(reduce_shared(channel, call, out + from, in + from, n, src));
         at += n;
     } while (at < call->elems);
     return SHERD_OK;
 }
 
-static int cast_out(struct block_channel *channel, const struct block_call *call, char *buf)
+static int cast_out(struct block_channel *channel, const struct block_call *call, char *out, const char *in)
 {
     size_t whole = (size_t)call->elems, at = 0;
     int root = (int)call->detail;
@@ -150,10 +151,9 @@ static int cast_out(struct block_channel *channel, const struct block_call *call
         size_t bytes = MIN(whole - at, BLOCK_HALF_BYTES);
         void *half = block_half(channel, root, channel->round);
         if (channel->rank == root)
-            copy(half, buf + at, bytes);
+            copy(half, in + at, bytes);
         SHERD_TRY(block_round(channel, call));
-        if (channel->rank != root)
-            copy(buf + at, half, bytes);
+        copy(out + at, channel->rank == root ? in + at : half, bytes);
         at += bytes;
     } while (at < whole);
     return SHERD_OK;
@@ -184,10 +184,10 @@ static int run_job(void *args)
             st = scatter(channel, &call, job->out, job->in, src);
             break;
         case SHERD_ALL_REDUCE:
-            st = reduce(channel, &call, job->out, src);
+            st = reduce(channel, &call, job->out, job->in, src);
             break;
         default:
-            st = cast_out(channel, &call, job->out);
+            st = cast_out(channel, &call, job->out, job->in);
             break;
         }
     }
@@ -212,17 +212,17 @@ static int shm_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue
     return submit(queue, &(struct job){ comm->impl, SHERD_REDUCE_SCATTER, type, COMM_SUM, elems, out, in });
 }
 
-static int shm_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *buf, int64_t elems,
-    enum sherd_dtype type, enum comm_reduce how)
+static int shm_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
+    int64_t elems, enum sherd_dtype type, enum comm_reduce how)
 {
-    return submit(queue, &(struct job){ comm->impl, SHERD_ALL_REDUCE, type, how, elems, buf, NULL });
+    return submit(queue, &(struct job){ comm->impl, SHERD_ALL_REDUCE, type, how, elems, out, in });
 }
 
 static int shm_broadcast(
-    struct sherd_comm *comm, struct sherd_queue *queue, void *buf, size_t bytes, int root)
+    struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in, size_t bytes, int root)
 {
     return submit(queue,
-        &(struct job){ comm->impl, SHERD_BROADCAST, SHERD_U8, (uint32_t)root, (int64_t)bytes, buf, NULL });
+        &(struct job){ comm->impl, SHERD_BROADCAST, SHERD_U8, (uint32_t)root, (int64_t)bytes, out, in });
 }
 
 /* One end of a channel for comm; the block gets one more user. */
@@ -247,7 +247,8 @@ static int shm_dup(struct sherd_comm *comm, struct sherd_comm *twin)
     struct shm *shm = comm->impl;
     struct block *block = shm->channel.block;
     int32_t index = comm->world.rank == 0 ? block_reserve(block) : 0;
-    struct job job = { shm, SHERD_BROADCAST, SHERD_U8, 0, sizeof(index), (char *)&index, NULL };
+    struct job job = { shm, SHERD_BROADCAST, SHERD_U8, 0, sizeof(index), (char *)&index,
+        (const char *)&index };
     SHERD_TRY(run_job(&job));
     if (index < 0)
         return SHERD_FAIL(SHERD_EUNSUPPORTED, "no more than %d communicators over the same ranks; close one",

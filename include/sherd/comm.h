@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * The ranks of a job: who they are, and opening a communicator among them.
- * Called by programs that embed the engine. Knows nothing of tensors, units or stages.
+ * The ranks of a job: who they are, opening a communicator among them, and the collectives.
+ * Called by programs that embed the engine, or want collectives alone. Knows nothing of units or stages.
  */
 #ifndef SHERD_COMM_H
 #define SHERD_COMM_H
@@ -68,6 +68,42 @@ struct sherd_comm_counters {
     uint64_t bytes[SHERD_COLLECTIVES];
 };
 SHERD_API void sherd_comm_read(const struct sherd_comm *comm, struct sherd_comm_counters *out);
+
+/* The collectives. They are work of a queue of the communicator's device, in that queue's order: they return
+ * before they are done. Buffers are device memory; sizes are counts of elements, `elems` that of one rank.
+ * All ranks must bring the same collectives with the same sizes in the same order. A communicator is used
+ * from one queue at a time; sherd_comm_dup makes one for another.
+ * EINVAL for arguments that cannot be right (no buffer, a size below 0, buffers that overlap in another way
+ * than is said, a queue of another device). EPEER when another rank failed, ECOMM and ETIMEOUT when the work
+ * did: at the call, or when the queue is synchronized. After a failure the ranks are out of step:
+ * sherd_comm_abort, then close. */
+enum sherd_reduce { SHERD_REDUCE_SUM, SHERD_REDUCE_MAX };
+
+/* out[size * elems] = in[elems] of every rank, in rank order. In place: in = out + rank * elems. */
+SHERD_API int sherd_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
+    int64_t elems, enum sherd_dtype type);
+/* out[elems] = sum over ranks of in[rank * elems ..]. In place: out = in + rank * elems. What else is in
+ * in[size * elems] is undefined afterwards. */
+SHERD_API int sherd_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue, void *out, void *in,
+    int64_t elems, enum sherd_dtype type);
+/* out[elems] = sum or maximum over ranks of in[elems]. In place: out = in. */
+SHERD_API int sherd_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
+    int64_t elems, enum sherd_dtype type, enum sherd_reduce reduce);
+/* out = in of the rank `root`, `bytes` long, on every rank. In place: out = in. Only the root reads in. */
+SHERD_API int sherd_broadcast(
+    struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in, size_t bytes, int root);
+
+/* Returns when all ranks have called it. For the host: it does not wait for the work of queues. */
+SHERD_API int sherd_comm_barrier(struct sherd_comm *comm);
+/* A second communicator of the same ranks, for another queue. Collective. The one that was opened favours
+ * gathering, its duplicates favour sums, where the kind can choose. The caller closes both, in any order. */
+SHERD_API int sherd_comm_dup(struct sherd_comm **out, struct sherd_comm *comm);
+/* Memory that collectives will use again and again, a whole allocation of sherd_device_alloc: lets GPUs move
+ * it faster; elsewhere it does nothing. Collective, with the same sizes in the same order on all ranks. One
+ * rank's part must then be a multiple of 256 bytes and begin at one, or the collective is refused: leave
+ * memory for other sizes unexposed. */
+SHERD_API int sherd_comm_expose(struct sherd_comm *comm, void *base, size_t bytes);
+SHERD_API void sherd_comm_conceal(struct sherd_comm *comm, void *base); /* before it is freed */
 
 #ifdef __cplusplus
 }

@@ -197,6 +197,13 @@ static void try_reduce(
     T_OK(sherd_queue_sync(at->queue));
     reduce_loop(want, type, at->size, 0, n, salt, how);
     T_BITS(buf, want, (size_t)n * sherd_dtype_bytes(type));
+    char *in = filled(n, type, at->rank, salt), *kept = filled(n, type, at->rank, salt);
+    T_OK(sherd_all_reduce(at->comm, at->queue, buf, in, n, type, (enum sherd_reduce)how));
+    T_OK(sherd_queue_sync(at->queue));
+    T_BITS(buf, want, (size_t)n * sherd_dtype_bytes(type));
+    T_BITS(in, kept, (size_t)n * sherd_dtype_bytes(type));
+    release(in, n, type);
+    release(kept, n, type);
     release(buf, n, type);
     release(want, n, type);
 }
@@ -207,6 +214,12 @@ static void try_broadcast(struct place *at, int64_t bytes, int root, uint64_t sa
     T_OK(comm_broadcast(at->comm, at->queue, buf, (size_t)bytes, root));
     T_OK(sherd_queue_sync(at->queue));
     T_BITS(buf, want, (size_t)bytes);
+    char *in = filled(bytes, SHERD_U8, at->rank, salt);
+    memset(buf, 0, (size_t)bytes);
+    T_OK(sherd_broadcast(at->comm, at->queue, buf, at->rank == root ? in : NULL, (size_t)bytes, root));
+    T_OK(sherd_queue_sync(at->queue));
+    T_BITS(buf, want, (size_t)bytes);
+    release(in, bytes, SHERD_U8);
     release(buf, bytes, SHERD_U8);
     release(want, bytes, SHERD_U8);
 }
@@ -478,6 +491,10 @@ static void refusals(int rank, struct sherd_comm *comm, struct sherd_device *dev
     T_FAILS(comm_all_reduce(comm, queue, x, 1, (enum sherd_dtype)99, COMM_SUM), SHERD_EINVAL, "type 99");
     T_FAILS(comm_broadcast(comm, queue, x, 1, sherd_comm_size(comm)), SHERD_EINVAL, "root");
     T_FAILS(comm_broadcast(comm, queue, x, 1, -1), SHERD_EINVAL, "root -1");
+    T_FAILS(sherd_all_reduce(comm, queue, x, x, 1, SHERD_F32, (enum sherd_reduce)7), SHERD_EINVAL,
+        "7 is neither");
+    T_FAILS(sherd_all_reduce(comm, queue, x + 1, x, 2, SHERD_F32, SHERD_REDUCE_SUM), SHERD_EINVAL, "overlap");
+    T_FAILS(sherd_all_reduce(comm, queue, NULL, x, 2, SHERD_F32, SHERD_REDUCE_SUM), SHERD_EINVAL, "NULL");
     sherd_queue_destroy(queue);
 }
 
