@@ -91,14 +91,14 @@ static void print_help(const struct command *command)
     printf("\nOptions:\n");
     for (int i = 0; i < command->n_args; i++) {
         const struct arg *arg = &command->args[i];
-        char head[128];
-        const char *hint = arg->hint ? arg->hint : "";
+        char head[128], letter[] = { '-', arg->letter, ',', ' ', 0 };
+        const char *hint = arg->hint ? arg->hint : "", *before = arg->letter ? letter : "";
         if (arg->kind == ARG_FLAG)
-            snprintf(head, sizeof(head), "--%s", arg->name);
+            snprintf(head, sizeof(head), "%s--%s", before, arg->name);
         else if (arg->bare)
-            snprintf(head, sizeof(head), "--%s[=%s]", arg->name, hint);
+            snprintf(head, sizeof(head), "%s--%s[=%s]", before, arg->name, hint);
         else
-            snprintf(head, sizeof(head), "--%s %s", arg->name, hint);
+            snprintf(head, sizeof(head), "%s--%s %s", before, arg->name, hint);
         print_option(head, arg->help);
     }
     print_option("-h, --help", "show this text");
@@ -220,6 +220,15 @@ static int bad_option(const struct command *command, int why, int which, const c
     return unknown_option(command, word);
 }
 
+/* The option that getopt_long means: its letter, or 256 and its place. Below 0 for one that is not there. */
+static int index_of(const struct command *command, int value)
+{
+    for (int i = 0; i < command->n_args; i++)
+        if (value > 0 && value == command->args[i].letter)
+            return i;
+    return value - 256;
+}
+
 static int take_operands(const struct command *command, int n, char **words, const char **operands)
 {
     if (n > command->max_operands)
@@ -235,11 +244,16 @@ static int take_operands(const struct command *command, int n, char **words, con
 int args_parse(const struct command *command, int argc, char **argv, const char **operands)
 {
     struct option options[MAX_ARGS + 2] = { 0 };
-    int n = command->n_args, which, code = -1;
+    char letters[3 + 2 * MAX_ARGS] = ":h";
+    int n = command->n_args, n_letters = 2, which, code = -1;
     for (int i = 0; i < n; i++) {
         const struct arg *arg = &command->args[i];
         int has = arg->kind == ARG_FLAG ? no_argument : arg->bare ? optional_argument : required_argument;
         options[i] = (struct option){ arg->name, has, NULL, 256 + i };
+        if (arg->letter)
+            letters[n_letters++] = arg->letter;
+        if (arg->letter && arg->kind != ARG_FLAG)
+            letters[n_letters++] = ':';
     }
     options[n] = (struct option){ "help", no_argument, NULL, 'h' };
     opterr = 0;
@@ -247,7 +261,7 @@ int args_parse(const struct command *command, int argc, char **argv, const char 
     while (code < 0) {
         const char *word = optind < argc ? argv[optind] : "";
         optopt = 0;
-        which = getopt_long(argc, argv, ":h", options, NULL);
+        which = getopt_long(argc, argv, letters, options, NULL);
         if (which == -1)
             break;
         if (which == 'h') {
@@ -255,9 +269,9 @@ int args_parse(const struct command *command, int argc, char **argv, const char 
             return EXIT_OK;
         }
         if (which == ':' || which == '?')
-            return bad_option(
-                command, which, optopt - 256, argv[optind - 1][0] == '-' ? argv[optind - 1] : word);
-        code = take(command, &command->args[which - 256], optarg);
+            return bad_option(command, which, index_of(command, optopt),
+                argv[optind - 1][0] == '-' ? argv[optind - 1] : word);
+        code = take(command, &command->args[index_of(command, which)], optarg);
     }
     return code >= 0 ? code : take_operands(command, argc - optind, argv + optind, operands);
 }

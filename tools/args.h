@@ -36,6 +36,7 @@ struct arg {
     double min, max;          /* of INT and REAL */
     const char *const *words; /* of CHOICE, ended by NULL */
     int bare;                 /* CHOICE: value of the option given alone, plus one; 0 = needs a value */
+    char letter;              /* the option's short form; 0 = none */
 };
 
 struct command {

@@ -4,7 +4,6 @@
  * sherd train: one rank of a job that something else started, a job of one rank, or the launcher of many.
  */
 #include <limits.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include "tools/commands.h"
 #include "tools/launch.h"
 #include "tools/out.h"
+#include "tools/rank.h"
 
 #define NAME "train"
 
@@ -61,16 +61,6 @@ static int catch_signals(void)
     return sigaction(SIGPIPE, &ignore, NULL);
 }
 
-/* The rank's share of the cores that this process may use. */
-static int share_of_cores(int local_size)
-{
-    cpu_set_t set;
-    int cores =
-        sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
-    int share = cores / (local_size > 0 ? local_size : 1);
-    return share > 0 ? share : 1;
-}
-
 static void show_progress(void *ctx, const char *line)
 {
     (void)ctx;
@@ -83,33 +73,6 @@ static int is_terminal(void)
     return isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
 }
 
-/* Last words: through the launcher's pipe, who shows what matters last, or on stderr. */
-static int rank_failed(int status, const struct sherd_world *world)
-{
-    const char *text = sherd_error()[0] ? sherd_error() : sherd_status_text(status);
-    if (status == SHERD_ESTOPPED) {
-        if (world->rank == 0)
-            fprintf(stderr, "sherd: %s\n", text);
-    } else if (launch_tell(text)) {
-        return out_code(status);
-    } else if (world->size > 1) {
-        fprintf(stderr, "sherd: rank %d of %d failed: %s\n", world->rank, world->size, text);
-    } else {
-        fprintf(stderr, "sherd: %s\n", text);
-    }
-    return out_code(status);
-}
-
-/* "cuda" is one GPU for each rank of the host: that of the local rank. */
-static const char *device_name(
-    const struct sherd_config *config, const struct sherd_world *world, char buf[32])
-{
-    if (strcmp(config->run.device, "cuda") != 0)
-        return config->run.device;
-    snprintf(buf, 32, "cuda:%d", world->local_rank);
-    return buf;
-}
-
 static int run_rank(const struct sherd_config *config, const struct sherd_world *world)
 {
     char name[32];
@@ -119,10 +82,11 @@ static int run_rank(const struct sherd_config *config, const struct sherd_world 
         fprintf(stderr, "sherd: signals cannot be caught here\n");
         return EXIT_FAILED;
     }
-    int threads = config->run.threads > 0 ? (int)config->run.threads : share_of_cores(world->local_size);
+    int threads = config->run.threads > 0 ? (int)config->run.threads : rank_cores(world->local_size);
     int st = sherd_device_open(&device,
-        &(struct sherd_device_desc){
-            .name = device_name(config, world, name), .threads = threads, .async = config->shard.overlap });
+        &(struct sherd_device_desc){ .name = rank_device(config->run.device, world->local_rank, name),
+            .threads = threads,
+            .async = config->shard.overlap });
     if (st == SHERD_OK)
         st = sherd_comm_open(
             &comm, device, &(struct sherd_comm_desc){ .world = *world, .timeout = config->run.timeout });
@@ -162,30 +126,11 @@ static int load(struct sherd_config *config, struct train *train, int ranks)
     return sherd_config_load(config, train->path, train->set.items, train->set.n, ranks);
 }
 
-/* Who this process is: world->size above one, or many = 1 for the launcher of train->ranks. */
-static int place(const struct train *train, struct sherd_world *world, int *launcher)
-{
-    int st = sherd_world_from_env(world);
-    if (st != SHERD_OK) {
-        out_fail(st);
-        return EXIT_USAGE;
-    }
-    int alone = strcmp(world->source, "single process") == 0;
-    *launcher = alone && train->ranks > 1;
-    if (!alone && train->ranks > 0 && train->ranks != world->size)
-        return args_mistake(NAME,
-            "--ranks %lld, but %s has started this process as rank %d of %d: leave --ranks out, or start "
-            "'sherd "
-            "train' by itself",
-            (long long)train->ranks, world->source, world->rank, world->size);
-    return -1;
-}
-
 static int train_or_launch(struct train *train, char *const *argv)
 {
     struct sherd_world world = { 0 };
     struct sherd_config config;
-    int launcher = 0, code = place(train, &world, &launcher);
+    int launcher = 0, code = rank_place(NAME, train->ranks, &world, &launcher);
     if (code >= 0)
         return code;
     out_log(world.rank, world.size);

@@ -14,7 +14,8 @@
     XX(inspect, "show what a checkpoint holds")                                                              \
     XX(verify, "recompute the sums of a checkpoint")                                                         \
     XX(merge, "turn a checkpoint into a safetensors model")                                                  \
-    XX(sample, "let a byte model write text")
+    XX(sample, "let a byte model write text")                                                                \
+    XX(bench, "measure and check the collectives")
 
 #define XX(name, summary) int cmd_##name(int argc, char **argv);
 COMMANDS(XX)

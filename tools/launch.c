@@ -284,7 +284,7 @@ static int outcome(const struct launcher *l)
     }
     int sig = WIFSIGNALED(culprit->status) ? WTERMSIG(culprit->status) : 0;
     if (l->asked && (sig == l->asked || (sig == SIGTERM && l->asked == SIGHUP))) {
-        fprintf(stderr, "sherd: ended by SIG%s before training began\n", sigabbrev_np(l->asked));
+        fprintf(stderr, "sherd: ended by SIG%s\n", sigabbrev_np(l->asked));
         return 128 + l->asked;
     }
     tell(l, culprit);

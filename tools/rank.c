@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * A process as a rank.
+ */
+#include "tools/rank.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/args.h"
+#include "tools/launch.h"
+#include "tools/out.h"
+
+int rank_place(const char *command, int64_t ranks, struct sherd_world *world, int *launcher)
+{
+    int st = sherd_world_from_env(world);
+    if (st != SHERD_OK) {
+        out_fail(st);
+        return EXIT_USAGE;
+    }
+    int alone = strcmp(world->source, "single process") == 0;
+    *launcher = alone && ranks > 1;
+    if (!alone && ranks > 0 && ranks != world->size)
+        return args_mistake(command,
+            "--ranks %lld, but %s has started this process as rank %d of %d: leave --ranks out, or start "
+            "'sherd %s' by itself",
+            (long long)ranks, world->source, world->rank, world->size, command);
+    return -1;
+}
+
+int rank_failed(int status, const struct sherd_world *world)
+{
+    const char *text = sherd_error()[0] ? sherd_error() : sherd_status_text(status);
+    if (status == SHERD_ESTOPPED) {
+        if (world->rank == 0)
+            fprintf(stderr, "sherd: %s\n", text);
+    } else if (launch_tell(text)) {
+        return out_code(status);
+    } else if (world->size > 1) {
+        fprintf(stderr, "sherd: rank %d of %d failed: %s\n", world->rank, world->size, text);
+    } else {
+        fprintf(stderr, "sherd: %s\n", text);
+    }
+    return out_code(status);
+}
+
+int rank_cores(int local_size)
+{
+    cpu_set_t set;
+    int cores =
+        sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int share = cores / (local_size > 0 ? local_size : 1);
+    return share > 0 ? share : 1;
+}
+
+const char *rank_device(const char *name, int local_rank, char buf[32])
+{
+    if (strcmp(name, "cuda") != 0)
+        return name;
+    snprintf(buf, 32, "cuda:%d", local_rank);
+    return buf;
+}
