@@ -11,7 +11,7 @@
 #
 # PYTHON names the interpreter that has torch; BATCHES (default "8 2") the sequences of a GPU; STEPS the steps timed
 # after 5 to warm up (default 20); SET more settings for sherd ("--set shard.prefetch=2"); SCRATCH a folder with room
-# for a checkpoint (14 GB; default /dev/shm if it has that). Output of all programs is kept in $OUT if that is set.
+# for a checkpoint (14 GB; default /dev/shm if it has that). Output of all programs is kept in the folder LOGS if that is set.
 #
 # Time: sherd's is the median of step_seconds in metrics.jsonl after the first 5 steps, the peer's that of its clock.
 # Memory, in GiB of the fullest GPU:
@@ -50,7 +50,7 @@ fi
 work=$(mktemp -d "$SCRATCH/sherd-compare-XXXXXX")
 watcher=
 trap '[ -z "$watcher" ] || kill "$watcher" 2>/dev/null || true; rm -rf "$work"' EXIT
-out=${OUT:-$work}
+out=${LOGS:-$work}
 mkdir -p "$out"
 
 used=(nvidia-smi --query-gpu=memory.used "--format=csv,noheader,nounits") # MiB, a line for each GPU
