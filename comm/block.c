@@ -246,7 +246,7 @@ const char *block_call_text(const struct block_call *call, char *buf, size_t byt
 {
     static const char *const kinds[] = { "all-gather", "reduce-scatter", "all-reduce", "broadcast" };
     assert(call->kind < ARRAY_LEN(kinds));
-    const char *detail = call->kind == SHERD_ALL_REDUCE && call->detail == COMM_MAX ? ", max" : "";
+    const char *detail = call->kind == SHERD_ALL_REDUCE && call->detail == SHERD_REDUCE_MAX ? ", max" : "";
     char root[32] = "";
     if (call->kind == SHERD_BROADCAST)
         snprintf(root, sizeof(root), " from rank %u", call->detail);

@@ -25,7 +25,7 @@ struct block_call {
     uint64_t seq;    /* from 1 in each channel */
     uint32_t kind;   /* enum sherd_collective */
     uint32_t type;   /* enum sherd_dtype */
-    uint32_t detail; /* enum comm_reduce, or the root of a broadcast */
+    uint32_t detail; /* enum sherd_reduce, or the root of a broadcast */
     uint32_t unused;
 };
 

@@ -278,22 +278,6 @@ void sherd_comm_close(struct sherd_comm *comm)
     mem_free(comm);
 }
 
-int comm_dup(struct sherd_comm **out, struct sherd_comm *comm)
-{
-    SHERD_TRY(control_make(comm));
-    struct sherd_comm *twin = comm_new(comm->ops, comm->dev, &comm->world, comm->timeout);
-    if (!twin)
-        return SHERD_ENOMEM;
-    int st = comm->side ? side_dup(twin, comm->side) : SHERD_OK;
-    if (st == SHERD_OK)
-        st = comm->ops->dup(comm->side ? comm : &comm->control->twin, twin);
-    if (st == SHERD_OK)
-        *out = twin;
-    else
-        sherd_comm_close(twin);
-    return st;
-}
-
 int sherd_comm_rank(const struct sherd_comm *comm)
 {
     return comm->world.rank;
@@ -313,40 +297,35 @@ void sherd_comm_abort(struct sherd_comm *comm, const char *reason)
     comm->ops->abort(comm, reason ? reason : "aborted");
 }
 
-int comm_expose(struct sherd_comm *comm, void *base, size_t bytes)
-{
-    return comm->ops->expose ? comm->ops->expose(comm, base, bytes) : SHERD_OK;
-}
-
-void comm_conceal(struct sherd_comm *comm, void *base)
-{
-    if (comm->ops->conceal)
-        comm->ops->conceal(comm, base);
-}
-
 int sherd_comm_dup(struct sherd_comm **out, struct sherd_comm *comm)
 {
     if (!out || !comm)
         return SHERD_FAIL(SHERD_EINVAL, "sherd_comm_dup: out or comm is NULL");
-    return comm_dup(out, comm);
+    SHERD_TRY(control_make(comm));
+    struct sherd_comm *twin = comm_new(comm->ops, comm->dev, &comm->world, comm->timeout);
+    if (!twin)
+        return SHERD_ENOMEM;
+    int st = comm->side ? side_dup(twin, comm->side) : SHERD_OK;
+    if (st == SHERD_OK)
+        st = comm->ops->dup(comm->side ? comm : &comm->control->twin, twin);
+    if (st == SHERD_OK)
+        *out = twin;
+    else
+        sherd_comm_close(twin);
+    return st;
 }
 
 int sherd_comm_expose(struct sherd_comm *comm, void *base, size_t bytes)
 {
     if (!comm || !base || bytes == 0)
         return SHERD_FAIL(SHERD_EINVAL, "sherd_comm_expose: comm or base is NULL, or there are 0 bytes");
-    return comm_expose(comm, base, bytes);
+    return comm->ops->expose ? comm->ops->expose(comm, base, bytes) : SHERD_OK;
 }
 
 void sherd_comm_conceal(struct sherd_comm *comm, void *base)
 {
-    if (comm && base)
-        comm_conceal(comm, base);
-}
-
-int sherd_comm_barrier(struct sherd_comm *comm)
-{
-    return comm ? comm_barrier(comm) : SHERD_FAIL(SHERD_EINVAL, "sherd_comm_barrier: comm is NULL");
+    if (comm && base && comm->ops->conceal)
+        comm->ops->conceal(comm, base);
 }
 
 void sherd_comm_read(const struct sherd_comm *comm, struct sherd_comm_counters *out)
@@ -436,7 +415,7 @@ int sherd_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *o
     SHERD_TRY(check_pair("all-reduce", out, in, bytes));
     count(comm, SHERD_ALL_REDUCE,
         2 * (uint64_t)bytes * (uint64_t)(comm->world.size - 1) / (uint64_t)comm->world.size);
-    return comm->ops->all_reduce(comm, queue, out, in, elems, type, (enum comm_reduce)reduce);
+    return comm->ops->all_reduce(comm, queue, out, in, elems, type, reduce);
 }
 
 int sherd_broadcast(
@@ -448,31 +427,6 @@ int sherd_broadcast(
     SHERD_TRY(check_pair("broadcast", out, root == comm->world.rank ? in : out, bytes));
     count(comm, SHERD_BROADCAST, root == comm->world.rank ? bytes : 0);
     return comm->ops->broadcast(comm, queue, out, root == comm->world.rank ? in : out, bytes, root);
-}
-
-/* ---- what the rest of sherd calls ---- */
-
-int comm_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
-    int64_t elems, enum sherd_dtype type)
-{
-    return sherd_all_gather(comm, queue, out, in, elems, type);
-}
-
-int comm_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue, void *out, void *in,
-    int64_t elems, enum sherd_dtype type)
-{
-    return sherd_reduce_scatter(comm, queue, out, in, elems, type);
-}
-
-int comm_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *buf, int64_t elems,
-    enum sherd_dtype type, enum comm_reduce reduce)
-{
-    return sherd_all_reduce(comm, queue, buf, buf, elems, type, (enum sherd_reduce)reduce);
-}
-
-int comm_broadcast(struct sherd_comm *comm, struct sherd_queue *queue, void *buf, size_t bytes, int root)
-{
-    return sherd_broadcast(comm, queue, buf, buf, bytes, root);
 }
 
 /* ---- control ---- */
@@ -489,7 +443,7 @@ static int gather_piece(
     struct sherd_comm *twin = &control->twin;
     char *staging = control->staging, *place = staging + (size_t)twin->world.rank * bytes;
     SHERD_TRY(move(control, place, mine, bytes));
-    SHERD_TRY(comm_all_gather(twin, control->queue, staging, place, (int64_t)bytes, SHERD_U8));
+    SHERD_TRY(sherd_all_gather(twin, control->queue, staging, place, (int64_t)bytes, SHERD_U8));
     for (int r = 0; r < twin->world.size; r++)
         SHERD_TRY(move(control, all + (size_t)r * stride, staging + (size_t)r * bytes, bytes));
     return sherd_queue_sync(control->queue);
@@ -516,7 +470,8 @@ int comm_host_broadcast(struct sherd_comm *comm, void *buf, size_t bytes, int ro
         char *here = (char *)buf + at;
         if (comm->world.rank == root)
             SHERD_TRY(move(control, control->staging, here, piece));
-        SHERD_TRY(comm_broadcast(&control->twin, control->queue, control->staging, piece, root));
+        SHERD_TRY(
+            sherd_broadcast(&control->twin, control->queue, control->staging, control->staging, piece, root));
         if (comm->world.rank != root)
             SHERD_TRY(move(control, here, control->staging, piece));
         SHERD_TRY(sherd_queue_sync(control->queue));
@@ -524,14 +479,17 @@ int comm_host_broadcast(struct sherd_comm *comm, void *buf, size_t bytes, int ro
     return SHERD_OK;
 }
 
-int comm_barrier(struct sherd_comm *comm)
+int sherd_comm_barrier(struct sherd_comm *comm)
 {
+    if (!comm)
+        return SHERD_FAIL(SHERD_EINVAL, "sherd_comm_barrier: comm is NULL");
     int32_t one = 1;
     comm = comm->side ? comm->side : comm;
     SHERD_TRY(control_make(comm));
     struct comm_control *control = comm->control;
     SHERD_TRY(move(control, control->staging, &one, sizeof(one)));
-    SHERD_TRY(comm_all_reduce(&control->twin, control->queue, control->staging, 1, SHERD_I32, COMM_MAX));
+    SHERD_TRY(sherd_all_reduce(
+        &control->twin, control->queue, control->staging, control->staging, 1, SHERD_I32, SHERD_REDUCE_MAX));
     return sherd_queue_sync(control->queue);
 }
 

@@ -275,10 +275,10 @@ static int nccl_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queu
 }
 
 static int nccl_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
-    int64_t elems, enum sherd_dtype type, enum comm_reduce reduce)
+    int64_t elems, enum sherd_dtype type, enum sherd_reduce reduce)
 {
     struct call c = { SHERD_ALL_REDUCE, out, in, (size_t)elems, ncclFloat32,
-        reduce == COMM_MAX ? ncclMax : ncclSum };
+        reduce == SHERD_REDUCE_MAX ? ncclMax : ncclSum };
     SHERD_TRY(map_type(&c.type, type));
     return run(comm, queue, &c, sherd_dtype_bytes(type));
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * The second seam: what a communicator must provide, and the wrappers that the rest of sherd calls. comm.c
- * checks, counts bytes and calls through the table. Reductions are sums (max for control values) and are
- * done in rank order where the implementation says `ordered`, so that sums depend on nothing but the ranks.
- * Knows nothing of units, shards or stages.
+ * The second seam: what a communicator must provide. The collectives are called as <sherd/comm.h> names them:
+ * comm.c checks, counts bytes and calls through the table. Reductions are sums (max for control values) and
+ * are done in rank order where the implementation says `ordered`, so that sums depend on nothing but the
+ * ranks. Knows nothing of units, shards or stages.
  *
  * Every collective takes a queue: the work happens in that queue's order. All ranks must call the same
  * collectives with the same sizes in the same order on one communicator; two communicators are independent.
@@ -13,8 +13,6 @@
 #define SHERD_COMM_OPS_H
 
 #include <sherd/comm.h>
-
-enum comm_reduce { COMM_SUM = SHERD_REDUCE_SUM, COMM_MAX = SHERD_REDUCE_MAX };
 
 #define COMM_ID_BYTES 128
 
@@ -32,7 +30,7 @@ struct comm_ops {
         struct sherd_comm *, struct sherd_queue *, void *out, void *in, int64_t elems, enum sherd_dtype type);
     /* out[elems] = sum or max over ranks of in; out may be in. */
     int (*all_reduce)(struct sherd_comm *, struct sherd_queue *, void *out, const void *in, int64_t elems,
-        enum sherd_dtype type, enum comm_reduce reduce);
+        enum sherd_dtype type, enum sherd_reduce reduce);
     /* out = in of the root, on every rank; out may be in, which only the root reads. */
     int (*broadcast)(
         struct sherd_comm *, struct sherd_queue *, void *out, const void *in, size_t bytes, int root);
@@ -74,27 +72,11 @@ struct sherd_comm {
     void *impl;
 };
 
-/* EINVAL for arguments that cannot be right; failures of the work itself surface when the queue is
- * synchronized. A failed collective leaves the ranks out of step: sherd_comm_abort, then close. */
-int comm_all_gather(struct sherd_comm *, struct sherd_queue *, void *out, const void *in, int64_t elems,
-    enum sherd_dtype type);
-int comm_reduce_scatter(
-    struct sherd_comm *, struct sherd_queue *, void *out, void *in, int64_t elems, enum sherd_dtype type);
-/* These two in place; sherd_all_reduce and sherd_broadcast have two buffers. */
-int comm_all_reduce(struct sherd_comm *, struct sherd_queue *, void *buf, int64_t elems,
-    enum sherd_dtype type, enum comm_reduce reduce);
-int comm_broadcast(struct sherd_comm *, struct sherd_queue *, void *buf, size_t bytes, int root);
-int comm_dup(struct sherd_comm **out, struct sherd_comm *comm);
-/* See comm_ops. Without them, and where the kind has no use for them, everything works the same. */
-int comm_expose(struct sherd_comm *, void *base, size_t bytes);
-void comm_conceal(struct sherd_comm *, void *base);
-
 /* Host-side helpers, blocking, for control and never inside a step. They use a small staging buffer and
  * queue of the communicator's own. */
 /* all[size * bytes] = `bytes` bytes of every rank in rank order. */
 int comm_host_gather(struct sherd_comm *, void *all, const void *mine, size_t bytes);
 int comm_host_broadcast(struct sherd_comm *, void *buf, size_t bytes, int root);
-int comm_barrier(struct sherd_comm *);
 /* Every rank brings its status; all get OK only if all brought OK, otherwise the failing rank keeps its own
  * status and text and the others get EPEER with "rank R: " and that text. */
 int comm_agree(struct sherd_comm *, int status);

@@ -15,9 +15,9 @@
 
 /* acc[n] op= x[n] in the type the sum is done in. */
 #define FOLD(name, type, add)                                                                                \
-    static void fold_##name(type *acc, const type *x, int n, enum comm_reduce reduce)                        \
+    static void fold_##name(type *acc, const type *x, int n, enum sherd_reduce reduce)                       \
     {                                                                                                        \
-        if (reduce == COMM_MAX) {                                                                            \
+        if (reduce == SHERD_REDUCE_MAX) {                                                                    \
             for (int i = 0; i < n; i++)                                                                      \
                 acc[i] = x[i] > acc[i] || x[i] != x[i] ? x[i] : acc[i];                                      \
         } else {                                                                                             \
@@ -59,7 +59,7 @@ static void store_half(uint16_t *out, const float *x, int n, enum sherd_dtype ty
 }
 
 static void tile_half(void *out, const void *const *src, int ranks, int64_t from, int n,
-    enum sherd_dtype type, enum comm_reduce reduce)
+    enum sherd_dtype type, enum sherd_reduce reduce)
 {
     float acc[TILE], x[TILE];
     load_half(acc, (const uint16_t *)src[0] + from, n, type);
@@ -71,7 +71,7 @@ static void tile_half(void *out, const void *const *src, int ranks, int64_t from
 }
 
 static void tile_whole(void *out, const void *const *src, int ranks, int64_t from, int n,
-    enum sherd_dtype type, enum comm_reduce reduce)
+    enum sherd_dtype type, enum sherd_reduce reduce)
 {
     union {
         float f32[TILE];
@@ -106,7 +106,7 @@ static void tile_whole(void *out, const void *const *src, int ranks, int64_t fro
 }
 
 void reduce_ranks(
-    void *out, const void *const *src, int ranks, int64_t n, enum sherd_dtype type, enum comm_reduce reduce)
+    void *out, const void *const *src, int ranks, int64_t n, enum sherd_dtype type, enum sherd_reduce reduce)
 {
     int half = type == SHERD_BF16 || type == SHERD_F16;
     for (int64_t from = 0; from < n; from += TILE) {

@@ -13,6 +13,6 @@
  * rounded once, integers wrap. A maximum with a NaN is NaN. out may be one of the sources, but not overlap
  * one otherwise. */
 void reduce_ranks(
-    void *out, const void *const *src, int ranks, int64_t n, enum sherd_dtype type, enum comm_reduce reduce);
+    void *out, const void *const *src, int ranks, int64_t n, enum sherd_dtype type, enum sherd_reduce reduce);
 
 #endif

@@ -34,7 +34,7 @@ static int self_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queu
 }
 
 static int self_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
-    int64_t elems, enum sherd_dtype type, enum comm_reduce reduce)
+    int64_t elems, enum sherd_dtype type, enum sherd_reduce reduce)
 {
     (void)comm, (void)reduce;
     return self_copy(queue, out, in, elems, type);

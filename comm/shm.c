@@ -32,7 +32,7 @@ struct job {
     struct shm *shm;
     enum sherd_collective kind;
     enum sherd_dtype type;
-    uint32_t detail; /* enum comm_reduce, or the root */
+    uint32_t detail; /* enum sherd_reduce, or the root */
     int64_t elems;
     char *out;
     const char *in;
@@ -82,7 +82,7 @@ static int scatter(
         for (int r = 0; r < channel->size; r++)
             src[r] = (char *)block_half(channel, r, round) + (size_t)channel->rank * bytes;
         src[channel->rank] = in + (size_t)channel->rank * whole + at;
-        reduce_ranks(out + at, src, channel->size, (int64_t)(bytes / each), type, COMM_SUM);
+        reduce_ranks(out + at, src, channel->size, (int64_t)(bytes / each), type, SHERD_REDUCE_SUM);
         at += bytes;
     } while (at < whole);
     return SHERD_OK;
@@ -103,7 +103,7 @@ static int reduce_shared(struct block_channel *channel, const struct block_call 
     for (int r = 0; r < channel->size; r++)
         src[r] = (char *)block_half(channel, r, round) + (size_t)from * each;
     reduce_ranks(block_half(channel, channel->rank, round + 1), src, channel->size, own, type,
-        (enum comm_reduce)call->detail);
+        (enum sherd_reduce)call->detail);
     SHERD_TRY(block_round(channel, call));
     for (int r = 0; r < channel->size; r++) {
         from = MIN(n, share * r);
@@ -122,7 +122,7 @@ static int reduce_small(struct block_channel *channel, const struct block_call *
     SHERD_TRY(block_round(channel, call));
     for (int r = 0; r < channel->size; r++)
         src[r] = block_half(channel, r, round);
-    reduce_ranks(out, src, channel->size, n, type, (enum comm_reduce)call->detail);
+    reduce_ranks(out, src, channel->size, n, type, (enum sherd_reduce)call->detail);
     return SHERD_OK;
 }
 
@@ -209,11 +209,12 @@ static int shm_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, vo
 static int shm_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue, void *out, void *in,
     int64_t elems, enum sherd_dtype type)
 {
-    return submit(queue, &(struct job){ comm->impl, SHERD_REDUCE_SCATTER, type, COMM_SUM, elems, out, in });
+    return submit(
+        queue, &(struct job){ comm->impl, SHERD_REDUCE_SCATTER, type, SHERD_REDUCE_SUM, elems, out, in });
 }
 
 static int shm_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
-    int64_t elems, enum sherd_dtype type, enum comm_reduce how)
+    int64_t elems, enum sherd_dtype type, enum sherd_reduce how)
 {
     return submit(queue, &(struct job){ comm->impl, SHERD_ALL_REDUCE, type, how, elems, out, in });
 }

@@ -36,7 +36,7 @@ static int open_queues(struct sherd_engine *e)
         SHERD_TRY(sherd_queue_create(&e->gather_queue, e->dev, SHERD_QUEUE_SIDE));
         SHERD_TRY(sherd_queue_create(&e->reduce_queue, e->dev, SHERD_QUEUE_SIDE));
     }
-    SHERD_TRY(comm_dup(&e->reduce_comm, e->comm));
+    SHERD_TRY(sherd_comm_dup(&e->reduce_comm, e->comm));
     e->mover = (struct shard_mover){ .store = &e->store,
         .compute = e->compute,
         .gather = e->gather_queue,

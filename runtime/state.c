@@ -36,16 +36,16 @@ static int spread_unit(struct sherd_engine *e, int u)
     for (int seg = 0; seg < SHARD_SEGMENTS && stage->param == SHARD_WHOLE; seg++) {
         int64_t n = layout_slice(&e->plan.layout, u, (enum shard_segment)seg);
         if (n)
-            SHERD_TRY(comm_all_gather(e->comm, e->compute, unit->param[seg],
+            SHERD_TRY(sherd_all_gather(e->comm, e->compute, unit->param[seg],
                 (char *)unit->param[seg] + size * (size_t)(n * s->rank), n, type));
     }
     if (slice == 0 || stage->state != SHARD_WHOLE)
         return SHERD_OK;
     if (type != SHERD_F32)
-        SHERD_TRY(comm_all_gather(e->comm, e->compute, unit->master, unit->master + own, slice, SHERD_F32));
+        SHERD_TRY(sherd_all_gather(e->comm, e->compute, unit->master, unit->master + own, slice, SHERD_F32));
     for (int i = 0; i < e->plan.optim->n_states; i++)
         SHERD_TRY(
-            comm_all_gather(e->comm, e->compute, unit->state[i], unit->state[i] + own, slice, SHERD_F32));
+            sherd_all_gather(e->comm, e->compute, unit->state[i], unit->state[i] + own, slice, SHERD_F32));
     return SHERD_OK;
 }
 

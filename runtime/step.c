@@ -81,7 +81,7 @@ static int sum_over_ranks(struct sherd_engine *e, double *out, const double *own
     struct sherd_event *ready = e->scalars_ready;
     SHERD_TRY(sherd_event_record(ready, e->compute));
     SHERD_TRY(sherd_event_wait(e->reduce_queue, ready));
-    SHERD_TRY(comm_all_gather(e->reduce_comm, e->reduce_queue, all, own, n, SHERD_F64));
+    SHERD_TRY(sherd_all_gather(e->reduce_comm, e->reduce_queue, all, own, n, SHERD_F64));
     SHERD_TRY(sherd_event_record(ready, e->reduce_queue));
     SHERD_TRY(sherd_event_wait(e->compute, ready));
     return sherd_ordered_sum(

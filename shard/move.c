@@ -29,7 +29,7 @@ int move_gather(struct shard_mover *m, int unit, int slot)
     for (int seg = 0; seg < SHARD_SEGMENTS; seg++)
         if (u->layout->elems[seg])
             SHERD_TRY(
-                comm_all_gather(m->gather_comm, m->gather, store_whole(s, unit, (enum shard_segment)seg),
+                sherd_all_gather(m->gather_comm, m->gather, store_whole(s, unit, (enum shard_segment)seg),
                     u->param[seg], slice_of(s, unit, (enum shard_segment)seg), s->desc.param));
     return sherd_event_record(s->slots[slot].ready, m->gather);
 }
@@ -85,9 +85,9 @@ static int reduce_to_shard(struct shard_mover *m, int unit, int first)
     enum sherd_dtype type = s->desc.reduce;
     void *partial = store_partial(s, unit), *own = at(partial, type, slice * s->rank);
     if (first && type == SHERD_F32) {
-        SHERD_TRY(comm_reduce_scatter(m->reduce_comm, m->reduce, u->grad, partial, slice, type));
+        SHERD_TRY(sherd_reduce_scatter(m->reduce_comm, m->reduce, u->grad, partial, slice, type));
     } else {
-        SHERD_TRY(comm_reduce_scatter(m->reduce_comm, m->reduce, own, partial, slice, type));
+        SHERD_TRY(sherd_reduce_scatter(m->reduce_comm, m->reduce, own, partial, slice, type));
         SHERD_TRY(sherd_accumulate(
             m->reduce, &(struct sherd_accumulate){
                            .dst = u->grad, .src = own, .n = slice, .src_type = type, .overwrite = first }));
@@ -108,10 +108,11 @@ int move_reduce(struct shard_mover *m, int unit, int first)
     if (s->desc.stage->grad == SHARD_SHARDED)
         SHERD_TRY(reduce_to_shard(m, unit, first));
     else if (s->desc.stage->state == SHARD_SHARDED)
-        SHERD_TRY(comm_reduce_scatter(
+        SHERD_TRY(sherd_reduce_scatter(
             m->reduce_comm, m->reduce, u->grad, u->partial, elems / s->desc.layout->world, s->desc.reduce));
     else
-        SHERD_TRY(comm_all_reduce(m->reduce_comm, m->reduce, u->partial, elems, s->desc.reduce, COMM_SUM));
+        SHERD_TRY(sherd_all_reduce(
+            m->reduce_comm, m->reduce, u->partial, u->partial, elems, s->desc.reduce, SHERD_REDUCE_SUM));
     return sherd_event_record(u->reduced, m->reduce);
 }
 
@@ -132,7 +133,7 @@ int move_publish(struct shard_mover *m, int unit)
     int64_t slice = slice_of(s, unit, SHARD_TRAINED);
     void *whole = u->param[SHARD_TRAINED];
     SHERD_TRY(sherd_event_wait(m->gather, u->updated));
-    SHERD_TRY(comm_all_gather(
+    SHERD_TRY(sherd_all_gather(
         m->gather_comm, m->gather, whole, at(whole, s->desc.param, slice * s->rank), slice, s->desc.param));
     return sherd_event_record(u->published, m->gather);
 }

@@ -203,7 +203,7 @@ int store_expose(struct shard_store *s, struct sherd_comm *comm)
     const uint64_t bytes[] = { m.param, m.grad, m.slot, m.partial };
     for (size_t i = 0; i < ARRAY_LEN(travelling); i++)
         if (bytes[i])
-            SHERD_TRY(comm_expose(comm, s->region[travelling[i]], bytes[i]));
+            SHERD_TRY(sherd_comm_expose(comm, s->region[travelling[i]], bytes[i]));
     return SHERD_OK;
 }
 
@@ -211,7 +211,7 @@ void store_conceal(struct shard_store *s, struct sherd_comm *comm)
 {
     for (size_t i = 0; i < ARRAY_LEN(travelling); i++)
         if (s->region[travelling[i]])
-            comm_conceal(comm, s->region[travelling[i]]);
+            sherd_comm_conceal(comm, s->region[travelling[i]]);
 }
 
 void *store_whole(const struct shard_store *s, int unit, enum shard_segment segment)

@@ -51,7 +51,7 @@ struct shard_store {
 int store_init(struct shard_store *store, const struct memory_desc *desc, int rank, struct sherd_device *dev);
 void store_finish(struct shard_store *store);
 
-/* Lets a communicator prepare for the regions that its collectives read and write, see comm_expose.
+/* Lets a communicator prepare for the regions that its collectives read and write, see sherd_comm_expose.
  * Collective. store_conceal before store_finish. */
 int store_expose(struct shard_store *store, struct sherd_comm *comm);
 void store_conceal(struct shard_store *store, struct sherd_comm *comm);

@@ -176,7 +176,8 @@ static int cuda_memory(struct sherd_device *dev, size_t *total, size_t *availabl
 /* ---- memory ---- */
 
 /* Device memory is NCCL's (mapped memory, or cudaMalloc's where that is switched off): communicators can
- * prepare for no other, see comm_expose. It comes in steps of 2 MiB, which few and large regions do not feel.
+ * prepare for no other, see sherd_comm_expose. It comes in steps of 2 MiB, which few and large regions do not
+ * feel.
  */
 static int cuda_alloc(struct sherd_device *dev, void **out, size_t bytes)
 {

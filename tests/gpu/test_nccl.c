@@ -121,7 +121,7 @@ static void try_gather(struct place *at, int64_t n, enum sherd_dtype type, int i
     char *mine = expected(at->rank, 0, n, type, salt);
     char *in = in_place ? at->buf + (size_t)at->rank * bytes : at->other;
     send_up(at, in, mine, bytes);
-    T_OK(comm_all_gather(at->comm, at->queue, at->buf, in, n, type));
+    T_OK(sherd_all_gather(at->comm, at->queue, at->buf, in, n, type));
     T_OK(sherd_queue_sync(at->queue));
     for (int r = 0; r < RANKS; r++) {
         char *want = expected(r, 0, n, type, salt);
@@ -138,20 +138,20 @@ static void try_scatter(struct place *at, int64_t n, enum sherd_dtype type, int 
     char *want = expected(-1, at->rank * n, n, type, salt);
     char *out = in_place ? at->buf + (size_t)at->rank * bytes : at->other;
     send_up(at, at->buf, whole, bytes * RANKS);
-    T_OK(comm_reduce_scatter(at->comm, at->queue, out, at->buf, n, type));
+    T_OK(sherd_reduce_scatter(at->comm, at->queue, out, at->buf, n, type));
     compare(at, out, want, bytes);
     free(whole);
     free(want);
 }
 
 static void try_reduce(
-    struct place *at, int64_t n, enum sherd_dtype type, enum comm_reduce how, uint64_t salt)
+    struct place *at, int64_t n, enum sherd_dtype type, enum sherd_reduce how, uint64_t salt)
 {
     size_t bytes = (size_t)n * sherd_dtype_bytes(type);
     char *mine = expected(at->rank, 0, n, type, salt);
-    char *want = expected(how == COMM_SUM ? -1 : -2, 0, n, type, salt);
+    char *want = expected(how == SHERD_REDUCE_SUM ? -1 : -2, 0, n, type, salt);
     send_up(at, at->buf, mine, bytes);
-    T_OK(comm_all_reduce(at->comm, at->queue, at->buf, n, type, how));
+    T_OK(sherd_all_reduce(at->comm, at->queue, at->buf, at->buf, n, type, how));
     compare(at, at->buf, want, bytes);
     free(mine);
     free(want);
@@ -162,7 +162,7 @@ static void try_broadcast(struct place *at, int64_t n, int root, uint64_t salt)
     size_t bytes = (size_t)n * sizeof(int32_t);
     char *mine = expected(at->rank, 0, n, SHERD_I32, salt), *want = expected(root, 0, n, SHERD_I32, salt);
     send_up(at, at->buf, mine, bytes);
-    T_OK(comm_broadcast(at->comm, at->queue, at->buf, bytes, root));
+    T_OK(sherd_broadcast(at->comm, at->queue, at->buf, at->buf, bytes, root));
     compare(at, at->buf, want, bytes);
     free(mine);
     free(want);
@@ -177,8 +177,8 @@ static void try_all(struct place *at)
                 try_gather(at, lengths[i], types[k], in_place, salt++);
                 try_scatter(at, lengths[i], types[k], in_place, salt++);
             }
-            try_reduce(at, lengths[i], types[k], COMM_SUM, salt++);
-            try_reduce(at, lengths[i], types[k], COMM_MAX, salt++);
+            try_reduce(at, lengths[i], types[k], SHERD_REDUCE_SUM, salt++);
+            try_reduce(at, lengths[i], types[k], SHERD_REDUCE_MAX, salt++);
         }
     }
     for (size_t i = 0; i < ARRAY_LEN(lengths); i++)
@@ -197,12 +197,12 @@ static void try_aligned(struct place *at)
                 try_gather(at, n, types[k], in_place, salt++);
                 try_scatter(at, n, types[k], in_place, salt++);
             }
-            try_reduce(at, n, types[k], COMM_SUM, salt++);
-            try_reduce(at, n, types[k], COMM_MAX, salt++);
+            try_reduce(at, n, types[k], SHERD_REDUCE_SUM, salt++);
+            try_reduce(at, n, types[k], SHERD_REDUCE_MAX, salt++);
         }
     }
-    T_FAILS(comm_all_reduce(at->comm, at->queue, at->buf, 7, SHERD_BF16, COMM_SUM), SHERD_EINVAL,
-        "multiples of 256");
+    T_FAILS(sherd_all_reduce(at->comm, at->queue, at->buf, at->buf, 7, SHERD_BF16, SHERD_REDUCE_SUM),
+        SHERD_EINVAL, "multiples of 256");
 }
 
 static void collectives(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
@@ -213,7 +213,7 @@ static void collectives(int rank, struct sherd_comm *comm, struct sherd_device *
     enter(&at, rank, comm, dev);
     try_all(&at);
     sherd_comm_read(comm, &before);
-    T_OK(comm_all_gather(comm, at.queue, at.buf, at.buf + rank * 4000, 1000, SHERD_F32));
+    T_OK(sherd_all_gather(comm, at.queue, at.buf, at.buf + rank * 4000, 1000, SHERD_F32));
     sherd_comm_read(comm, &after);
     T_EQ(after.calls[SHERD_ALL_GATHER] - before.calls[SHERD_ALL_GATHER], 1);
     T_EQ(after.bytes[SHERD_ALL_GATHER] - before.bytes[SHERD_ALL_GATHER], 4000);
@@ -234,18 +234,18 @@ static void exposed(int rank, struct sherd_comm *comm, struct sherd_device *dev,
     struct place at;
     struct sherd_comm *comms[2] = { comm, NULL };
     enter(&at, rank, comm, dev);
-    T_OK(comm_dup(&comms[1], comm));
+    T_OK(sherd_comm_dup(&comms[1], comm));
     for (int k = 0; k < 2; k++) {
         at.comm = comms[k];
-        T_OK(comm_expose(at.comm, at.buf, MOST_BYTES));
-        T_OK(comm_expose(at.comm, at.other, MOST_BYTES));
+        T_OK(sherd_comm_expose(at.comm, at.buf, MOST_BYTES));
+        T_OK(sherd_comm_expose(at.comm, at.other, MOST_BYTES));
         try_aligned(&at);
         try_gather(&at, (int64_t)MOST_BYTES / RANKS / 4, SHERD_F32, 1, 1000);
         try_scatter(&at, (int64_t)MOST_BYTES / RANKS / 4, SHERD_F32, 1, 1001);
     }
     for (int k = 0; k < 2; k++) {
-        comm_conceal(comms[k], at.buf);
-        comm_conceal(comms[k], at.other);
+        sherd_comm_conceal(comms[k], at.buf);
+        sherd_comm_conceal(comms[k], at.other);
     }
     sherd_comm_close(comms[1]);
     leave(&at);
@@ -269,15 +269,16 @@ static void twins(int rank, struct sherd_comm *comm, struct sherd_device *dev, v
     struct sherd_queue *queue;
     int64_t n = 500000;
     enter(&at, rank, comm, dev);
-    T_OK(comm_dup(&twin, comm));
+    T_OK(sherd_comm_dup(&twin, comm));
     T_OK(sherd_queue_create(&queue, dev, SHERD_QUEUE_SIDE));
     char *one = expected(rank, 0, n, SHERD_F32, 7), *zero = calloc((size_t)n, sizeof(float));
     send_up(&at, at.buf, one, (size_t)n * 4);
     send_up(&at, at.other, rank == 1 ? one : zero, (size_t)n * 4);
     for (int i = 0; i < TWINS_STEPS; i++) {
         /* Both at once; a max of equal values changes nothing after the first. */
-        T_OK(comm_all_reduce(comm, at.queue, at.buf, n, SHERD_F32, COMM_MAX));
-        T_OK(comm_all_reduce(twin, queue, at.other, n, SHERD_F32, i ? COMM_MAX : COMM_SUM));
+        T_OK(sherd_all_reduce(comm, at.queue, at.buf, at.buf, n, SHERD_F32, SHERD_REDUCE_MAX));
+        T_OK(sherd_all_reduce(
+            twin, queue, at.other, at.other, n, SHERD_F32, i ? SHERD_REDUCE_MAX : SHERD_REDUCE_SUM));
     }
     T_OK(sherd_queue_sync(queue));
     T_OK(sherd_queue_sync(at.queue));
@@ -312,7 +313,7 @@ static void repeatable(int rank, struct sherd_comm *comm, struct sherd_device *d
         x[i] = t_float((uint64_t)rank, (uint64_t)i);
     for (int i = 0; i < 5; i++) {
         send_up(&at, at.buf, (char *)x, bytes);
-        T_OK(comm_all_reduce(comm, at.queue, at.buf, n, SHERD_F32, COMM_SUM));
+        T_OK(sherd_all_reduce(comm, at.queue, at.buf, at.buf, n, SHERD_F32, SHERD_REDUCE_SUM));
         send_up(&at, (char *)(i ? again : first), at.buf, bytes);
         if (i)
             T_BITS(first, again, bytes);
@@ -340,7 +341,7 @@ static void helpers(int rank, struct sherd_comm *comm, struct sherd_device *dev,
     T_EQ(all[1], 11);
     T_OK(comm_host_broadcast(comm, &sent, sizeof(sent), 1));
     T_EQ(sent, 77);
-    T_OK(comm_barrier(comm));
+    T_OK(sherd_comm_barrier(comm));
     T_OK(comm_agree(comm, SHERD_OK));
     if (rank == 1)
         T_FAILS(comm_agree(comm, SHERD_FAIL(SHERD_EIO, "the disk is full")), SHERD_EIO, "is full");
@@ -363,13 +364,13 @@ static void test_helpers(void **state)
 static void warm(struct place *at)
 {
     T_OK(sherd_fill(at->queue, &(struct sherd_fill){ .dst = at->buf, .bytes = MOST_BYTES }));
-    T_OK(comm_all_reduce(at->comm, at->queue, at->buf, 1000, SHERD_F32, COMM_SUM));
+    T_OK(sherd_all_reduce(at->comm, at->queue, at->buf, at->buf, 1000, SHERD_F32, SHERD_REDUCE_SUM));
     T_OK(sherd_queue_sync(at->queue));
 }
 
 static int sum_and_wait(struct place *at)
 {
-    SHERD_TRY(comm_all_reduce(at->comm, at->queue, at->buf, 1000, SHERD_F32, COMM_SUM));
+    SHERD_TRY(sherd_all_reduce(at->comm, at->queue, at->buf, at->buf, 1000, SHERD_F32, SHERD_REDUCE_SUM));
     return sherd_queue_sync(at->queue);
 }
 

@@ -250,7 +250,7 @@ struct call {
 static int save_limited(const struct fake *f, const struct call *c)
 {
     struct rlimit old, small;
-    SHERD_TRY(comm_barrier(f->job.comm));
+    SHERD_TRY(sherd_comm_barrier(f->job.comm));
     if (sherd_comm_rank(f->job.comm) || getrlimit(RLIMIT_FSIZE, &old))
         return ckpt_save(&f->job, c->path);
     small = (struct rlimit){ c->options->file_limit, old.rlim_max };

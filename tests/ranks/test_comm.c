@@ -91,7 +91,7 @@ union number {
 };
 
 static void take_in(union number *x, int first, enum sherd_dtype type, int rank, int64_t i, uint64_t salt,
-    enum comm_reduce how)
+    enum sherd_reduce how)
 {
     union number y;
     if (type == SHERD_BF16) {
@@ -104,18 +104,18 @@ static void take_in(union number *x, int first, enum sherd_dtype type, int rank,
     if (first)
         *x = y;
     else if (type == SHERD_F32 || type == SHERD_BF16)
-        x->f32 = how == COMM_MAX ? fmaxf(x->f32, y.f32) : x->f32 + y.f32;
+        x->f32 = how == SHERD_REDUCE_MAX ? fmaxf(x->f32, y.f32) : x->f32 + y.f32;
     else if (type == SHERD_F64)
-        x->f64 = how == COMM_MAX ? fmax(x->f64, y.f64) : x->f64 + y.f64;
+        x->f64 = how == SHERD_REDUCE_MAX ? fmax(x->f64, y.f64) : x->f64 + y.f64;
     else if (type == SHERD_I32)
-        x->i32 = how == COMM_MAX ? MAX(x->i32, y.i32) : (int32_t)((uint32_t)x->i32 + (uint32_t)y.i32);
+        x->i32 = how == SHERD_REDUCE_MAX ? MAX(x->i32, y.i32) : (int32_t)((uint32_t)x->i32 + (uint32_t)y.i32);
     else
-        x->i64 = how == COMM_MAX ? MAX(x->i64, y.i64) : (int64_t)((uint64_t)x->i64 + (uint64_t)y.i64);
+        x->i64 = how == SHERD_REDUCE_MAX ? MAX(x->i64, y.i64) : (int64_t)((uint64_t)x->i64 + (uint64_t)y.i64);
 }
 
 /* out[0..n) = reduction over all ranks of their elements from.. */
 static void reduce_loop(
-    void *out, enum sherd_dtype type, int size, int64_t from, int64_t n, uint64_t salt, enum comm_reduce how)
+    void *out, enum sherd_dtype type, int size, int64_t from, int64_t n, uint64_t salt, enum sherd_reduce how)
 {
     size_t each = sherd_dtype_bytes(type);
     for (int64_t i = 0; i < MIN(n, PERIOD); i++) {
@@ -165,7 +165,7 @@ static void try_gather(struct place *at, int64_t n, enum sherd_dtype type, int i
     char *mine = filled(n, type, at->rank, salt), *place = out + (size_t)at->rank * bytes;
     if (in_place)
         memcpy(place, mine, bytes);
-    T_OK(comm_all_gather(at->comm, at->queue, out, in_place ? place : mine, n, type));
+    T_OK(sherd_all_gather(at->comm, at->queue, out, in_place ? place : mine, n, type));
     T_OK(sherd_queue_sync(at->queue));
     for (int r = 0; r < at->size; r++)
         put_all(want + (size_t)r * bytes, n, type, r, salt);
@@ -180,9 +180,9 @@ static void try_scatter(struct place *at, int64_t n, enum sherd_dtype type, int 
     size_t bytes = (size_t)n * sherd_dtype_bytes(type);
     char *in = filled(n * at->size, type, at->rank, salt), *out = buffer(n, type), *want = buffer(n, type);
     char *place = in + (size_t)at->rank * bytes;
-    T_OK(comm_reduce_scatter(at->comm, at->queue, in_place ? place : out, in, n, type));
+    T_OK(sherd_reduce_scatter(at->comm, at->queue, in_place ? place : out, in, n, type));
     T_OK(sherd_queue_sync(at->queue));
-    reduce_loop(want, type, at->size, at->rank * n, n, salt, COMM_SUM);
+    reduce_loop(want, type, at->size, at->rank * n, n, salt, SHERD_REDUCE_SUM);
     T_BITS(in_place ? place : out, want, bytes);
     release(in, n * at->size, type);
     release(out, n, type);
@@ -190,10 +190,10 @@ static void try_scatter(struct place *at, int64_t n, enum sherd_dtype type, int 
 }
 
 static void try_reduce(
-    struct place *at, int64_t n, enum sherd_dtype type, enum comm_reduce how, uint64_t salt)
+    struct place *at, int64_t n, enum sherd_dtype type, enum sherd_reduce how, uint64_t salt)
 {
     char *buf = filled(n, type, at->rank, salt), *want = buffer(n, type);
-    T_OK(comm_all_reduce(at->comm, at->queue, buf, n, type, how));
+    T_OK(sherd_all_reduce(at->comm, at->queue, buf, buf, n, type, how));
     T_OK(sherd_queue_sync(at->queue));
     reduce_loop(want, type, at->size, 0, n, salt, how);
     T_BITS(buf, want, (size_t)n * sherd_dtype_bytes(type));
@@ -211,7 +211,7 @@ static void try_reduce(
 static void try_broadcast(struct place *at, int64_t bytes, int root, uint64_t salt)
 {
     char *buf = filled(bytes, SHERD_U8, at->rank, salt), *want = filled(bytes, SHERD_U8, root, salt);
-    T_OK(comm_broadcast(at->comm, at->queue, buf, (size_t)bytes, root));
+    T_OK(sherd_broadcast(at->comm, at->queue, buf, buf, (size_t)bytes, root));
     T_OK(sherd_queue_sync(at->queue));
     T_BITS(buf, want, (size_t)bytes);
     char *in = filled(bytes, SHERD_U8, at->rank, salt);
@@ -262,12 +262,12 @@ static void all_collectives(int rank, struct sherd_comm *comm, struct sherd_devi
             int turn = i + (int)k + at.size;
             if (is_turn(n[i], turn, 0)) {
                 try_gather(&at, n[i], types[k], 0, salt++);
-                try_reduce(&at, n[i], types[k], COMM_SUM, salt++);
+                try_reduce(&at, n[i], types[k], SHERD_REDUCE_SUM, salt++);
             }
             if (is_turn(n[i], turn, 1))
                 try_gather(&at, n[i], types[k], 1, salt++);
             if (is_turn(n[i], turn, 2))
-                try_reduce(&at, n[i], types[k], COMM_MAX, salt++);
+                try_reduce(&at, n[i], types[k], SHERD_REDUCE_MAX, salt++);
         }
     }
     int64_t n[8];
@@ -307,10 +307,10 @@ static void many_small(int rank, struct sherd_comm *comm, struct sherd_device *d
         int32_t x = rank + i, all[8];
         if (t_bits((uint64_t)rank, (uint64_t)i) % 64 == 0)
             nanosleep(&(struct timespec){ .tv_nsec = 300000 }, NULL);
-        T_OK(comm_all_reduce(comm, queue, &x, 1, SHERD_I32, COMM_SUM));
+        T_OK(sherd_all_reduce(comm, queue, &x, &x, 1, SHERD_I32, SHERD_REDUCE_SUM));
         T_OK(sherd_queue_sync(queue));
         T_EQ(x, size * i + size * (size - 1) / 2);
-        T_OK(comm_all_gather(comm, queue, all, &x, 1, SHERD_I32));
+        T_OK(sherd_all_gather(comm, queue, all, &x, 1, SHERD_I32));
         T_OK(sherd_queue_sync(queue));
         for (int r = 0; r < size; r++)
             T_EQ(all[r], x);
@@ -340,7 +340,7 @@ static void twins(int rank, struct sherd_comm *comm, struct sherd_device *dev, v
     struct sherd_queue *queues[2];
     int64_t n = (int64_t)(BLOCK_HALF_BYTES / sizeof(float)) + 3;
     float *x[2];
-    T_OK(comm_dup(&comms[1], comm));
+    T_OK(sherd_comm_dup(&comms[1], comm));
     for (int k = 0; k < 2; k++) {
         T_OK(sherd_queue_create(&queues[k], dev, SHERD_QUEUE_SIDE));
         x[k] = malloc((size_t)n * sizeof(float));
@@ -350,8 +350,8 @@ static void twins(int rank, struct sherd_comm *comm, struct sherd_device *dev, v
     for (int k = 0; k < 2; k++) {
         int which = (k + rank) % 2;
         for (int i = 0; i < TWINS_STEPS; i++)
-            T_OK(comm_all_reduce(
-                comms[which], queues[which], x[which], n, SHERD_F32, i % 2 ? COMM_MAX : COMM_SUM));
+            T_OK(sherd_all_reduce(comms[which], queues[which], x[which], x[which], n, SHERD_F32,
+                i % 2 ? SHERD_REDUCE_MAX : SHERD_REDUCE_SUM));
         if (rank % 2 == 0)
             nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
     }
@@ -381,16 +381,16 @@ static void many_twins(int rank, struct sherd_comm *comm, struct sherd_device *d
         int most = BLOCK_CHANNELS / 2 - 1;
         for (int i = 0; i < most; i++) {
             int32_t x = rank, all[8];
-            T_OK(comm_dup(&twins_of[i], i ? twins_of[i - 1] : comm));
+            T_OK(sherd_comm_dup(&twins_of[i], i ? twins_of[i - 1] : comm));
             T_OK(comm_host_gather(twins_of[i], all, &x, sizeof(x)));
             for (int r = 0; r < sherd_comm_size(comm); r++)
                 T_EQ(all[r], r);
         }
         struct sherd_comm *more = NULL;
-        T_FAILS(comm_dup(&more, comm), SHERD_EUNSUPPORTED, "communicators");
+        T_FAILS(sherd_comm_dup(&more, comm), SHERD_EUNSUPPORTED, "communicators");
         for (int i = 0; i < most; i++)
             sherd_comm_close(twins_of[i]);
-        T_OK(comm_barrier(comm));
+        T_OK(sherd_comm_barrier(comm));
     }
 }
 
@@ -421,7 +421,7 @@ static void helpers(int rank, struct sherd_comm *comm, struct sherd_device *dev,
         char *want = filled(n, SHERD_U8, root, i);
         T_OK(comm_host_broadcast(comm, mine, (size_t)n, root));
         T_BITS(mine, want, (size_t)n);
-        T_OK(comm_barrier(comm));
+        T_OK(sherd_comm_barrier(comm));
         release(want, n, SHERD_U8);
         release(mine, n, SHERD_U8);
         release(all, n * size, SHERD_U8);
@@ -459,12 +459,12 @@ static void counters(int rank, struct sherd_comm *comm, struct sherd_device *dev
     uint64_t size = (uint64_t)sherd_comm_size(comm);
     char buf[4096] = { 0 };
     T_OK(sherd_queue_create(&queue, dev, SHERD_QUEUE_SIDE));
-    T_OK(comm_all_gather(comm, queue, buf, buf + rank * 40, 10, SHERD_F32));
-    T_OK(comm_reduce_scatter(comm, queue, buf + rank * 20, buf, 10, SHERD_BF16));
-    T_OK(comm_all_reduce(comm, queue, buf, 30, SHERD_F64, COMM_SUM));
-    T_OK(comm_broadcast(comm, queue, buf, 99, 0));
+    T_OK(sherd_all_gather(comm, queue, buf, buf + rank * 40, 10, SHERD_F32));
+    T_OK(sherd_reduce_scatter(comm, queue, buf + rank * 20, buf, 10, SHERD_BF16));
+    T_OK(sherd_all_reduce(comm, queue, buf, buf, 30, SHERD_F64, SHERD_REDUCE_SUM));
+    T_OK(sherd_broadcast(comm, queue, buf, buf, 99, 0));
     T_OK(sherd_queue_sync(queue));
-    T_OK(comm_barrier(comm));
+    T_OK(sherd_comm_barrier(comm));
     sherd_comm_read(comm, &c);
     for (int k = 0; k < SHERD_COLLECTIVES; k++)
         T_EQ(c.calls[k], 1);
@@ -481,16 +481,19 @@ static void refusals(int rank, struct sherd_comm *comm, struct sherd_device *dev
     struct sherd_queue *queue;
     float x[64] = { 0 };
     T_OK(sherd_queue_create(&queue, dev, SHERD_QUEUE_SIDE));
-    T_FAILS(comm_all_gather(comm, NULL, x, x, 1, SHERD_F32), SHERD_EINVAL, "all-gather: no queue");
-    T_FAILS(comm_all_gather(NULL, queue, x, x, 1, SHERD_F32), SHERD_EINVAL, "no communicator");
-    T_FAILS(comm_all_gather(comm, queue, x, x + rank * 4 + 1, 4, SHERD_F32), SHERD_EINVAL, "overlaps");
-    T_FAILS(comm_all_gather(comm, queue, NULL, x, 4, SHERD_F32), SHERD_EINVAL, "NULL");
-    T_FAILS(comm_reduce_scatter(comm, queue, x + 1, x, 8, SHERD_F32), SHERD_EINVAL, "reduce-scatter");
-    T_FAILS(comm_all_reduce(comm, queue, x, -1, SHERD_F32, COMM_SUM), SHERD_EINVAL, "-1 elements");
-    T_FAILS(comm_all_reduce(comm, queue, x, INT64_MAX / 2, SHERD_F32, COMM_SUM), SHERD_EINVAL, "elements");
-    T_FAILS(comm_all_reduce(comm, queue, x, 1, (enum sherd_dtype)99, COMM_SUM), SHERD_EINVAL, "type 99");
-    T_FAILS(comm_broadcast(comm, queue, x, 1, sherd_comm_size(comm)), SHERD_EINVAL, "root");
-    T_FAILS(comm_broadcast(comm, queue, x, 1, -1), SHERD_EINVAL, "root -1");
+    T_FAILS(sherd_all_gather(comm, NULL, x, x, 1, SHERD_F32), SHERD_EINVAL, "all-gather: no queue");
+    T_FAILS(sherd_all_gather(NULL, queue, x, x, 1, SHERD_F32), SHERD_EINVAL, "no communicator");
+    T_FAILS(sherd_all_gather(comm, queue, x, x + rank * 4 + 1, 4, SHERD_F32), SHERD_EINVAL, "overlaps");
+    T_FAILS(sherd_all_gather(comm, queue, NULL, x, 4, SHERD_F32), SHERD_EINVAL, "NULL");
+    T_FAILS(sherd_reduce_scatter(comm, queue, x + 1, x, 8, SHERD_F32), SHERD_EINVAL, "reduce-scatter");
+    T_FAILS(
+        sherd_all_reduce(comm, queue, x, x, -1, SHERD_F32, SHERD_REDUCE_SUM), SHERD_EINVAL, "-1 elements");
+    T_FAILS(sherd_all_reduce(comm, queue, x, x, INT64_MAX / 2, SHERD_F32, SHERD_REDUCE_SUM), SHERD_EINVAL,
+        "elements");
+    T_FAILS(sherd_all_reduce(comm, queue, x, x, 1, (enum sherd_dtype)99, SHERD_REDUCE_SUM), SHERD_EINVAL,
+        "type 99");
+    T_FAILS(sherd_broadcast(comm, queue, x, x, 1, sherd_comm_size(comm)), SHERD_EINVAL, "root");
+    T_FAILS(sherd_broadcast(comm, queue, x, x, 1, -1), SHERD_EINVAL, "root -1");
     T_FAILS(sherd_all_reduce(comm, queue, x, x, 1, SHERD_F32, (enum sherd_reduce)7), SHERD_EINVAL,
         "7 is neither");
     T_FAILS(sherd_all_reduce(comm, queue, x + 1, x, 2, SHERD_F32, SHERD_REDUCE_SUM), SHERD_EINVAL, "overlap");

@@ -27,7 +27,7 @@ static void pause_ms(int ms)
 static int sum(
     struct sherd_comm *comm, struct sherd_queue *queue, void *buf, int64_t n, enum sherd_dtype type)
 {
-    SHERD_TRY(comm_all_reduce(comm, queue, buf, n, type, COMM_SUM));
+    SHERD_TRY(sherd_all_reduce(comm, queue, buf, buf, n, type, SHERD_REDUCE_SUM));
     return sherd_queue_sync(queue);
 }
 
@@ -43,13 +43,13 @@ static void differ(int rank, struct sherd_comm *comm, struct sherd_device *dev, 
     T_OK(sum(comm, queue, buf, 4, SHERD_F32));
     int odd = rank == 1;
     if (strcmp(what, "kind") == 0 && odd)
-        st = comm_reduce_scatter(comm, queue, buf + rank * 8, buf, 8, SHERD_F32);
+        st = sherd_reduce_scatter(comm, queue, buf + rank * 8, buf, 8, SHERD_F32);
     else if (strcmp(what, "root") == 0)
-        st = comm_broadcast(comm, queue, buf, 8, odd);
+        st = sherd_broadcast(comm, queue, buf, buf, 8, odd);
     else
-        st = comm_all_reduce(comm, queue, buf, strcmp(what, "count") == 0 && odd ? 9 : 8,
+        st = sherd_all_reduce(comm, queue, buf, buf, strcmp(what, "count") == 0 && odd ? 9 : 8,
             strcmp(what, "type") == 0 && odd ? SHERD_I32 : SHERD_F32,
-            strcmp(what, "max") == 0 && odd ? COMM_MAX : COMM_SUM);
+            strcmp(what, "max") == 0 && odd ? SHERD_REDUCE_MAX : SHERD_REDUCE_SUM);
     SHERD_KEEP(st, sherd_queue_sync(queue));
     T_EQ(st, SHERD_ECOMM);
     T_HAS(sherd_error(), "ranks call different collectives");
@@ -81,10 +81,10 @@ static void abort_wakes(int rank, struct sherd_comm *comm, struct sherd_device *
         sherd_comm_abort(comm, "the disk is full");
         sherd_comm_abort(comm, "not the first reason");
     }
-    T_FAILS(comm_barrier(comm), SHERD_EPEER, "rank 1: the disk is full");
-    T_FAILS(comm_barrier(comm), SHERD_EPEER, "rank 1: the disk is full");
+    T_FAILS(sherd_comm_barrier(comm), SHERD_EPEER, "rank 1: the disk is full");
+    T_FAILS(sherd_comm_barrier(comm), SHERD_EPEER, "rank 1: the disk is full");
     struct sherd_comm *twin = NULL;
-    T_FAILS(comm_dup(&twin, comm), SHERD_EPEER, "rank 1: the disk is full");
+    T_FAILS(sherd_comm_dup(&twin, comm), SHERD_EPEER, "rank 1: the disk is full");
 }
 
 static void test_abort_wakes_all(void **state)
@@ -127,9 +127,9 @@ static void test_timeout_names_the_missing(void **state)
 static void one_leaves(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
 {
     (void)dev, (void)ctx;
-    T_OK(comm_barrier(comm));
+    T_OK(sherd_comm_barrier(comm));
     if (rank != 1)
-        T_FAILS(comm_barrier(comm), SHERD_EPEER, "rank 1 has closed its communicator");
+        T_FAILS(sherd_comm_barrier(comm), SHERD_EPEER, "rank 1 has closed its communicator");
 }
 
 static void test_closing_early_is_told(void **state)
