@@ -44,9 +44,14 @@ const struct optim_ops *optim_find(const char *name);
 const char *optim_name(int i);
 
 /* Learning rate of optimizer step `step` (from 1) of `steps`: a pure function, so that resuming cannot bend
- * it. Linear warm-up: lr * step / warmup for step <= warmup. Then, with p going from 0 at the end of warm-up
- * to 1 at the last step: cosine min + (1 - min) (1 + cos pi p) / 2; linear 1 - (1 - min) p; wsd: flat, then
- * linear to min over the last `decay` steps; constant: flat. */
+ * it. Warm-up for t = step <= w: from + (1 - from) g with g = t / w, or ln(t + 1) / ln(w + 1). Then, with p
+ * going from 0 at the end of warm-up to 1 at the last step: cosine min + (1 - min) (1 + cos pi p) / 2; linear
+ * 1 - (1 - min) p; wsd: flat, then linear to min over the last `decay` steps; constant: flat. schedule.steps,
+ * if given, stands for `steps`.
+ * Counted as DeepSpeed does: t = max(step - 2, 0), w at least 2, warm-up for t < w, g = t / w or
+ * ln(t + 1) / ln(w), and the cosine's p one step ahead. */
 double lr_at(const struct sherd_config *config, int64_t step, int64_t steps);
+/* schedule.warmup or decay in steps of a schedule of `steps`. */
+int64_t lr_steps(double given, int64_t steps);
 
 #endif

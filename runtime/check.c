@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "model/model.h"
+#include "optim/optim.h"
 #include "runtime/config.h"
 #include "runtime/keys.h"
 
@@ -44,20 +45,37 @@ static int settle_auto(struct sherd_config *c)
 
 int config_check_steps(const struct sherd_config *c, int64_t n)
 {
-    long long steps = n, warmup = c->schedule.warmup, decay = c->schedule.decay;
+    long long steps = c->schedule.steps ? c->schedule.steps : n;
+    long long warmup = lr_steps(c->schedule.warmup, steps), decay = lr_steps(c->schedule.decay, steps);
+    const char *whose = c->schedule.steps ? "schedule.steps" : "the run";
+    if (c->schedule.count == SHERD_COUNT_DEEPSPEED) /* a run that ends while its rate rises is usual there */
+        return SHERD_OK;
     if (warmup > steps)
         return CONFIG_FAIL(c, "schedule.warmup",
-            "%lld steps are more than the %lld of the run; set it to %lld or less", warmup, steps, steps);
+            "%lld steps are more than the %lld of %s; set it to %lld or less, or to a fraction of them as 0.05",
+            warmup, steps, whose, steps);
     if (c->schedule.kind == SHERD_LR_WSD && warmup + decay > steps)
         return CONFIG_FAIL(c, "schedule.decay",
-            "%lld steps after a warm-up of %lld are more than the %lld of the run; set it to %lld or less",
-            decay, warmup, steps, steps - warmup);
+            "%lld steps after a warm-up of %lld are more than the %lld of %s; set it to %lld or less, or to a "
+            "fraction of them as 0.2",
+            decay, warmup, steps, whose, steps - warmup);
     return SHERD_OK;
+}
+
+/* Steps in a field that also takes fractions. */
+static int check_whole(const struct sherd_config *c, const char *path, double steps)
+{
+    if (steps < 1 || steps == (double)(int64_t)steps)
+        return SHERD_OK;
+    return CONFIG_FAIL(
+        c, path, "must be a whole number of steps, or below 1 as a fraction of all, not %.10g", steps);
 }
 
 int config_settle(struct sherd_config *c)
 {
     SHERD_TRY(settle_auto(c));
+    SHERD_TRY(check_whole(c, "schedule.warmup", c->schedule.warmup));
+    SHERD_TRY(check_whole(c, "schedule.decay", c->schedule.decay));
     if (c->batch.seq > c->model.context)
         return CONFIG_FAIL(c, "batch.seq",
             "%lld tokens are more than model.context %lld; set model.context to %lld, or batch.seq to %lld or less",
@@ -74,7 +92,7 @@ int config_settle(struct sherd_config *c)
         return CONFIG_FAIL(c, "train.epochs",
             "train.steps is %lld and train.epochs is %lld, but only one can end the run; remove one or set it to 0",
             (long long)c->train.steps, (long long)c->train.epochs);
-    if (c->schedule.kind == SHERD_LR_WSD && c->schedule.decay == 0)
+    if (c->schedule.kind == SHERD_LR_WSD && c->schedule.decay <= 0)
         return CONFIG_FAIL(c, "schedule.kind",
             "wsd ends in a fall, but schedule.decay is 0; set it to a number of steps, or use constant");
     return c->train.steps > 0 ? config_check_steps(c, c->train.steps) : SHERD_OK;

@@ -39,6 +39,16 @@ static const struct key_choice schedule_words[] = {
     { "wsd", SHERD_LR_WSD },
     { NULL, 0 },
 };
+static const struct key_choice warmup_words[] = {
+    { "linear", SHERD_WARMUP_LINEAR },
+    { "log", SHERD_WARMUP_LOG },
+    { NULL, 0 },
+};
+static const struct key_choice count_words[] = {
+    { "steps", SHERD_COUNT_STEPS },
+    { "deepspeed", SHERD_COUNT_DEEPSPEED },
+    { NULL, 0 },
+};
 static const struct key_choice format_words[] = {
     { "auto", SHERD_DATA_AUTO },
     { "bytes", SHERD_DATA_BYTES },
@@ -147,12 +157,20 @@ static const struct key keys[] = {
 
     { CHOICE("schedule.kind", schedule.kind, schedule_words, "cosine"),
       .help = "shape after the warm-up; wsd = flat, then a fall" },
-    { INT("schedule.warmup", schedule.warmup, 0, KEY_MANY, "0"),
-      .help = "steps of linear rise at the start" },
-    { INT("schedule.decay", schedule.decay, 0, KEY_MANY, "0"),
-      .help = "wsd: steps of the final fall" },
+    { REAL("schedule.warmup", schedule.warmup, 0, KEY_MANY, "0"),
+      .help = "steps of rise at the start; below 1 a fraction of all: 0.05 = the first twentieth" },
+    { CHOICE("schedule.warmup_shape", schedule.warmup_shape, warmup_words, "linear"),
+      .help = "form of the rise" },
+    { REAL("schedule.warmup_from", schedule.warmup_from, 0, 1, "0"),
+      .help = "where the rise begins, as a fraction of optim.lr" },
+    { REAL("schedule.decay", schedule.decay, 0, KEY_MANY, "0"),
+      .help = "wsd: steps of the final fall; below 1 a fraction of all" },
     { REAL("schedule.min_lr", schedule.min_lr, 0, 1, "0.1"),
       .help = "rate of the last step, as a fraction of optim.lr" },
+    { INT("schedule.steps", schedule.steps, 0, KEY_MANY, "auto"), .flags = KEY_ZERO,
+      .help = "steps that the schedule goes over; auto = those of the run" },
+    { CHOICE("schedule.count", schedule.count, count_words, "steps"),
+      .help = "step k has place k; deepspeed: place k - 2, as its schedulers count" },
 
     { INT("train.steps", train.steps, 0, KEY_MANY, "0"),
       .help = "optimizer steps in all; 0 = as many as train.epochs needs" },

@@ -22,6 +22,8 @@ struct sherd_texts {
 
 enum sherd_format { SHERD_DATA_AUTO, SHERD_DATA_BYTES, SHERD_DATA_LLMC, SHERD_DATA_U16 };
 enum sherd_schedule { SHERD_LR_CONSTANT, SHERD_LR_LINEAR, SHERD_LR_COSINE, SHERD_LR_WSD };
+enum sherd_warmup { SHERD_WARMUP_LINEAR, SHERD_WARMUP_LOG };
+enum sherd_count { SHERD_COUNT_STEPS, SHERD_COUNT_DEEPSPEED };
 enum sherd_resume { SHERD_RESUME_NEVER, SHERD_RESUME_AUTO, SHERD_RESUME_REQUIRED };
 
 #define SHERD_STAGES 4 /* rows of shard/stage.c: 0 to 3 */
@@ -63,9 +65,13 @@ struct sherd_config {
     } optim;
     struct {
         enum sherd_schedule kind;
-        int64_t warmup; /* steps */
-        int64_t decay;  /* wsd: steps of the final decay */
-        double min_lr;  /* as a fraction of optim.lr */
+        double warmup;                  /* steps; below 1 a fraction of the schedule's steps */
+        enum sherd_warmup warmup_shape; /* of the rise */
+        double warmup_from;             /* where it begins, as a fraction of optim.lr */
+        double decay;                   /* wsd: the final decay, as warmup */
+        double min_lr;                  /* as a fraction of optim.lr */
+        int64_t steps;                  /* over which it goes; 0 = those of the run */
+        enum sherd_count count;         /* which place on the curve step 1 has */
     } schedule;
     struct {
         int64_t steps;  /* optimizer steps in all; 0 = by epochs */

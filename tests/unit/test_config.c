@@ -318,8 +318,16 @@ static void cross_checks(void **state)
         "train:\n  steps: 10\nschedule:\n  kind: wsd\n", 0, "t.yaml:4: schedule.kind: wsd ends in a fall");
     expect_fail("train:\n  steps: 10\nschedule:\n  kind: wsd\n  warmup: 6\n  decay: 5\n", 0,
         "t.yaml:6: schedule.decay: 5 steps after a warm-up of 6 are more than the 10 of the run; set it to 4 or less");
+    expect_fail(
+        "schedule:\n  warmup: 2.5\n", 0, "t.yaml:2: schedule.warmup: must be a whole number of steps");
+    expect_fail("schedule: {warmup: 9, steps: 8}\ntrain: {steps: 10}\n", 0,
+        "t.yaml:1: schedule.warmup: 9 steps are more than the 8 of schedule.steps");
     struct sherd_config c;
     ASSERT_OK(parse(&c, "train: {steps: 10}\nschedule: {kind: wsd, warmup: 6, decay: 4}\n", 0));
+    sherd_config_free(&c);
+    ASSERT_OK(parse_set(&c, "train: {steps: 200}\nschedule: {warmup: 0.05}\n", "train.steps=5", 0));
+    sherd_config_free(&c);
+    ASSERT_OK(parse(&c, "train: {steps: 10}\nschedule: {warmup: 1000, count: deepspeed}\n", 0));
     sherd_config_free(&c);
     ASSERT_OK(
         parse(&c, "shard: {stage: 0, prefetch: 4}\n", 1)); /* matters at stage 3 only, but is no fault */
