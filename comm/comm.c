@@ -385,6 +385,20 @@ static void count(struct sherd_comm *comm, enum sherd_collective kind, uint64_t 
         comm->counters.bytes[kind] += bytes;
 }
 
+static int probe_begin(
+    const struct sherd_comm *comm, struct sherd_queue *queue, const char *name, uint64_t bytes)
+{
+    struct device_probe *probe = comm->dev->probe;
+    struct probe_span span = { .kind = PROBE_COLLECTIVE, .name = name, .bytes = bytes };
+    return probe ? probe->begin(probe, queue, &span) : SHERD_OK;
+}
+
+static int probe_end(const struct sherd_comm *comm, struct sherd_queue *queue)
+{
+    struct device_probe *probe = comm->dev->probe;
+    return probe ? probe->end(probe, queue) : SHERD_OK;
+}
+
 int sherd_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
     int64_t elems, enum sherd_dtype type)
 {
@@ -392,7 +406,9 @@ int sherd_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, void *o
     size_t bytes = (size_t)elems * sherd_dtype_bytes(type);
     SHERD_TRY(check_place("all-gather", comm, out, in, bytes));
     count(comm, SHERD_ALL_GATHER, bytes * (uint64_t)(comm->world.size - 1));
-    return comm->ops->all_gather(comm, queue, out, in, elems, type);
+    SHERD_TRY(probe_begin(comm, queue, "all-gather", bytes));
+    SHERD_TRY(comm->ops->all_gather(comm, queue, out, in, elems, type));
+    return probe_end(comm, queue);
 }
 
 int sherd_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue, void *out, void *in,
@@ -402,7 +418,9 @@ int sherd_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue, voi
     size_t bytes = (size_t)elems * sherd_dtype_bytes(type);
     SHERD_TRY(check_place("reduce-scatter", comm, in, out, bytes));
     count(comm, SHERD_REDUCE_SCATTER, bytes * (uint64_t)(comm->world.size - 1));
-    return comm->ops->reduce_scatter(comm, queue, out, in, elems, type);
+    SHERD_TRY(probe_begin(comm, queue, "reduce-scatter", bytes));
+    SHERD_TRY(comm->ops->reduce_scatter(comm, queue, out, in, elems, type));
+    return probe_end(comm, queue);
 }
 
 int sherd_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
@@ -415,7 +433,9 @@ int sherd_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *o
     SHERD_TRY(check_pair("all-reduce", out, in, bytes));
     count(comm, SHERD_ALL_REDUCE,
         2 * (uint64_t)bytes * (uint64_t)(comm->world.size - 1) / (uint64_t)comm->world.size);
-    return comm->ops->all_reduce(comm, queue, out, in, elems, type, reduce);
+    SHERD_TRY(probe_begin(comm, queue, "all-reduce", bytes));
+    SHERD_TRY(comm->ops->all_reduce(comm, queue, out, in, elems, type, reduce));
+    return probe_end(comm, queue);
 }
 
 int sherd_broadcast(
@@ -426,7 +446,9 @@ int sherd_broadcast(
         return SHERD_FAIL(SHERD_EINVAL, "broadcast: root %d of %d ranks", root, comm->world.size);
     SHERD_TRY(check_pair("broadcast", out, root == comm->world.rank ? in : out, bytes));
     count(comm, SHERD_BROADCAST, root == comm->world.rank ? bytes : 0);
-    return comm->ops->broadcast(comm, queue, out, root == comm->world.rank ? in : out, bytes, root);
+    SHERD_TRY(probe_begin(comm, queue, "broadcast", bytes));
+    SHERD_TRY(comm->ops->broadcast(comm, queue, out, root == comm->world.rank ? in : out, bytes, root));
+    return probe_end(comm, queue);
 }
 
 /* ---- control ---- */

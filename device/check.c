@@ -420,24 +420,3 @@ int (*const op_check[OP_COUNT])(const void *args) = {
     SHERD_OPS(XX)
 #undef XX
 };
-
-/* Attention counts the causal half only. Its backward counts four products; the scores that it computes
- * anew are not progress, so not counted. */
-double op_flops(enum op_index op, const void *args)
-{
-    if (op == OP_matmul) {
-        const struct sherd_matmul *a = args;
-        return 2.0 * (double)a->m * (double)a->n * (double)a->k;
-    }
-    if (op == OP_attention_forward) {
-        const struct sherd_attention_forward *a = args;
-        return 2.0 * (double)a->batch * (double)a->heads * (double)a->head_dim * (double)a->seq *
-               (double)(a->seq + 1);
-    }
-    if (op == OP_attention_backward) {
-        const struct sherd_attention_backward *a = args;
-        return 4.0 * (double)a->batch * (double)a->heads * (double)a->head_dim * (double)a->seq *
-               (double)(a->seq + 1);
-    }
-    return 0;
-}

@@ -53,10 +53,29 @@ struct dev_ops {
     op_fn op[OP_COUNT];
 };
 
+/* A span of a queue's work, as a profiler is shown it. `args` is the operation's struct, valid during the
+ * call; `bytes` of a collective are one rank's part. */
+enum probe_kind { PROBE_PART, PROBE_WAIT, PROBE_COLLECTIVE, PROBE_OP };
+struct probe_span {
+    enum probe_kind kind;
+    const char *name; /* constant */
+    enum op_index op;
+    const void *args;
+    uint64_t bytes;
+};
+
+/* Somebody who times the work: spans of one queue nest. Called by the thread that submits. */
+struct device_probe {
+    int ops; /* every operation is wanted, not only waits and collectives */
+    int (*begin)(struct device_probe *probe, struct sherd_queue *queue, const struct probe_span *span);
+    int (*end)(struct device_probe *probe, struct sherd_queue *queue);
+};
+
 struct sherd_device {
     const struct dev_ops *ops;
     char name[32];
     void *impl;                   /* the kind's own */
+    struct device_probe *probe;   /* NULL: nobody looks, which costs nothing; borrowed */
     struct device_blocks *blocks; /* sizes of the allocations held, for the counters; device.c's own */
     /* counters, atomic */
     uint64_t allocs, bytes, peak_bytes, op_calls;
@@ -78,6 +97,10 @@ struct sherd_event {
 extern int (*const op_check[OP_COUNT])(const void *args);
 /* Floating-point operations of a call, 0 where not counted. */
 double op_flops(enum op_index op, const void *args);
+/* Bytes that a call must read and write at least, each operand once; 0 where not counted. */
+double op_bytes(enum op_index op, const void *args);
+/* The sizes of a call for people: "16384x5632x2048 nt bf16". */
+void op_shape(enum op_index op, const void *args, char out[48]);
 
 /* The kinds, in device/device.c; their names in order, NULL past the end. */
 const char *device_kind(int i);

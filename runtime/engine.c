@@ -179,6 +179,7 @@ void sherd_engine_destroy(struct sherd_engine *e)
 {
     if (!e)
         return;
+    profile_destroy(e->profile);
     if (e->gather_queue && e->gather_queue != e->compute)
         sherd_queue_destroy(e->gather_queue);
     if (e->reduce_queue && e->reduce_queue != e->compute)

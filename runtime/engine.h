@@ -10,6 +10,7 @@
 #include <sherd/engine.h>
 
 #include "runtime/plan.h"
+#include "runtime/profile.h"
 #include "shard/move.h"
 
 /* Tokens of one micro-batch on their way to the device. */
@@ -38,8 +39,9 @@ struct sherd_engine {
     void **gradients;
     int64_t steps; /* planned steps in all, for the schedule */
     int64_t step, tokens_seen, samples_seen;
-    int flag;   /* this rank wishes to stop: goes round with the next step's counts */
-    int broken; /* a step failed half-way: only destroy is left */
+    int flag;                /* this rank wishes to stop: goes round with the next step's counts */
+    int broken;              /* a step failed half-way: only destroy is left */
+    struct profile *profile; /* NULL: steps are not timed; owned */
 };
 
 /* Fills everything whole from the rank's own slices: masters to parameters, then gathers. Collective. */

@@ -23,6 +23,7 @@ static const struct key_section sections[] = {
     { "data", "what to read" },
     { "save", "checkpoints" },
     { "log", "progress" },
+    { "profile", "where the time of a step goes: a timeline and tables" },
 };
 
 static const struct key_choice resume_words[] = {
@@ -47,6 +48,11 @@ static const struct key_choice warmup_words[] = {
 static const struct key_choice count_words[] = {
     { "steps", SHERD_COUNT_STEPS },
     { "deepspeed", SHERD_COUNT_DEEPSPEED },
+    { NULL, 0 },
+};
+static const struct key_choice profile_words[] = {
+    { "program", SHERD_PROFILE_PROGRAM },
+    { "ops", SHERD_PROFILE_OPS },
     { NULL, 0 },
 };
 static const struct key_choice format_words[] = {
@@ -199,6 +205,17 @@ static const struct key keys[] = {
       .help = "steps between progress lines" },
     { BOOL("log.jsonl", log.jsonl, "true"),
       .help = "also write every step to metrics.jsonl in run.dir" },
+
+    { BOOL("profile.on", profile.on, "false"),
+      .help = "time some steps; the same as --profile" },
+    { TEXT("profile.file", profile.file, NULL, "auto"),
+      .help = "the timeline, Chrome trace JSON; auto = profile.json in run.dir" },
+    { INT("profile.skip", profile.skip, 0, KEY_MANY, "3"),
+      .help = "steps of this run before the first that is timed" },
+    { INT("profile.steps", profile.steps, 1, 1000, "2"),
+      .help = "how many steps are timed" },
+    { CHOICE("profile.detail", profile.detail, profile_words, "program"),
+      .help = "program = each instruction, wait and collective; ops = each operation too" },
 };
 /* clang-format on */
 

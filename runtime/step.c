@@ -191,7 +191,11 @@ static int run_list(struct sherd_engine *e, enum program_list list, const struct
 {
     const struct program_code *code = &e->plan.program.list[list];
     for (int i = 0; i < code->n; i++) {
-        int st = run_instr(e, list, &code->at[i], batch, index, first, logits);
+        int st = profile_instr_begin(e->profile, list, i);
+        if (st == SHERD_OK)
+            st = run_instr(e, list, &code->at[i], batch, index, first, logits);
+        if (st == SHERD_OK)
+            st = profile_instr_end(e->profile, list, i);
         if (st != SHERD_OK) {
             struct text place = { 0 };
             program_place(&place, &e->plan.program, &e->plan.program_desc, list, i);
@@ -222,7 +226,9 @@ static int send_batch(struct sherd_engine *e, const struct sherd_batch *batch, i
 int step_micro(struct sherd_engine *e, enum program_list list, const struct sherd_batch *batch, int index,
     int first, float *logits)
 {
+    SHERD_TRY(profile_part_begin(e->profile, "tokens"));
     SHERD_TRY(send_batch(e, batch, index));
+    SHERD_TRY(profile_part_end(e->profile));
     SHERD_TRY(run_list(e, list, batch, index, first, logits));
     return sherd_event_record(e->batches[index % PLAN_BATCH_SLOTS].done, e->compute);
 }
@@ -255,9 +261,11 @@ static int send_count(struct sherd_engine *e, const struct sherd_batch *micro, i
         host[SCALAR_OWN_ROWS] += (double)micro[i].batch;
     }
     host[SCALAR_OWN_FLAG] = e->flag;
+    SHERD_TRY(profile_part_begin(e->profile, "counts"));
     SHERD_TRY(sherd_copy(e->compute,
         &(struct sherd_copy){ .dst = e->scalars, .src = host, .bytes = SCALAR_ALL * sizeof(*host) }));
-    return sum_over_ranks(e, e->scalars + SCALAR_COUNT, e->scalars + SCALAR_OWN_COUNT, 3);
+    SHERD_TRY(sum_over_ranks(e, e->scalars + SCALAR_COUNT, e->scalars + SCALAR_OWN_COUNT, 3));
+    return profile_part_end(e->profile);
 }
 
 static int run_step(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
@@ -270,9 +278,11 @@ static int run_step(struct sherd_engine *e, const struct sherd_batch *micro, int
         SHERD_TRY(step_micro(e, list, &micro[i], i, i == 0, NULL));
     }
     SHERD_TRY(run_list(e, PROGRAM_AFTER, NULL, 0, 0, NULL));
-    return sherd_copy(
+    SHERD_TRY(profile_part_begin(e->profile, "results"));
+    SHERD_TRY(sherd_copy(
         e->compute, &(struct sherd_copy){
-                        .dst = e->host_scalars, .src = e->scalars, .bytes = SCALAR_ALL * sizeof(double) });
+                        .dst = e->host_scalars, .src = e->scalars, .bytes = SCALAR_ALL * sizeof(double) }));
+    return profile_part_end(e->profile);
 }
 
 int step_give_up(struct sherd_engine *e, int st)
@@ -281,6 +291,7 @@ int step_give_up(struct sherd_engine *e, int st)
     char reason[512];
     strncpy(reason, sherd_error(), sizeof(reason) - 1);
     reason[sizeof(reason) - 1] = 0;
+    e->dev->probe = NULL;
     sherd_comm_abort(e->comm, reason);
     sherd_comm_abort(e->reduce_comm, reason);
     (void)sherd_queue_sync(e->gather_queue);
@@ -319,11 +330,15 @@ int sherd_engine_step(
         return SHERD_FAIL(SHERD_EINVAL,
             "an earlier step of this engine failed half-way; destroy it and load a "
             "checkpoint into a new one");
-    int st = send_count(e, micro, n_micro);
+    int st = profile_step_begin(e->profile, e->step + 1);
+    if (st == SHERD_OK)
+        st = send_count(e, micro, n_micro);
     if (st == SHERD_OK)
         st = run_step(e, micro, n_micro);
     if (st == SHERD_OK)
         st = sync_queues(e);
+    if (st == SHERD_OK)
+        st = profile_step_end(e->profile);
     if (st != SHERD_OK)
         return step_give_up(e, st);
     double loss = e->host_scalars[SCALAR_LOSS], norm = e->host_scalars[SCALAR_NORM];

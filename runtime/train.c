@@ -221,6 +221,16 @@ static int report(struct run *r, const struct sherd_step_stats *stats)
     return st;
 }
 
+/* Tells what was timed; the rest of the run is not. */
+static int end_profile(struct run *r)
+{
+    int st = profile_write(r->engine->profile);
+    profile_destroy(r->engine->profile);
+    r->engine->profile = NULL;
+    meter_mark(&r->meter);
+    return st;
+}
+
 /* One optimizer step. A rank whose data cannot be read takes everybody with it, by name. */
 static int one_step(struct run *r)
 {
@@ -234,7 +244,8 @@ static int one_step(struct run *r)
     }
     r->engine->flag = r->desc->stop && r->desc->stop(r->desc->ctx);
     SHERD_TRY(sherd_engine_step(r->engine, r->micro, (int)accum, &stats));
-    return report(r, &stats);
+    SHERD_TRY(report(r, &stats));
+    return profile_full(r->engine->profile) ? end_profile(r) : SHERD_OK;
 }
 
 static int due(int64_t step, int64_t every)
@@ -257,7 +268,7 @@ static int loop(struct run *r)
                 "stopped on request after step %lld; saved, `--resume` goes on from there",
                 (long long)e->step);
     }
-    return SHERD_OK;
+    return e->profile ? end_profile(r) : SHERD_OK;
 }
 
 /* What every rank can do alone; the others learn of a failure at comm_agree. */
@@ -300,6 +311,8 @@ int sherd_train(const struct sherd_train_desc *desc)
     if (r.rank == 0 && r.engine->step >= r.config.train.steps)
         log_info("the checkpoint is at step %lld, train.steps is %lld: nothing to do",
             (long long)r.engine->step, (long long)r.config.train.steps);
+    if (r.config.profile.on)
+        SHERD_TRY_OUT(comm_agree(r.engine->comm, profile_create(&r.engine->profile, r.engine, &r.config)));
     meter_mark(&r.meter);
     st = loop(&r);
 out:

@@ -347,7 +347,12 @@ int program_check(const struct shard_program *program, const struct program_desc
     return st;
 }
 
-static void print_instr(struct text *out, const struct program_instr *in, const struct program_desc *desc)
+const char *program_op_name(enum program_op op)
+{
+    return op_text[op];
+}
+
+void program_instr_name(struct text *out, const struct program_instr *in, const struct program_desc *desc)
 {
     text_add(out, "%s", op_text[in->op]);
     if (op_what[in->op] == 'u')
@@ -369,7 +374,7 @@ void program_print(struct text *out, const struct shard_program *program, const 
                 line = out->len;
             if (out->len == line)
                 text_add(out, "  ");
-            print_instr(out, &code->at[i], desc);
+            program_instr_name(out, &code->at[i], desc);
         }
         text_add(out, "\n");
     }
@@ -380,7 +385,7 @@ void program_place(struct text *out, const struct shard_program *program, const 
 {
     text_add(out, "%s:%d ", list_text[list], at);
     if (at < program->list[list].n)
-        print_instr(out, &program->list[list].at[at], desc);
+        program_instr_name(out, &program->list[list].at[at], desc);
     else
         text_add(out, "end");
 }

@@ -93,6 +93,9 @@ void program_print(struct text *out, const struct shard_program *program, const 
 /* "last:17 reduce block1": a place in the program, for reports. */
 void program_place(struct text *out, const struct shard_program *program, const struct program_desc *desc,
     enum program_list list, int at);
+/* "reduce"; "reduce block1" is appended. */
+const char *program_op_name(enum program_op op);
+void program_instr_name(struct text *out, const struct program_instr *instr, const struct program_desc *desc);
 /* Equal on all ranks of a sane job. */
 uint64_t program_hash(const struct shard_program *program);
 

@@ -161,7 +161,7 @@ static int take(const struct command *command, const struct arg *arg, const char
         *(int *)arg->value = 1;
         return -1;
     case ARG_TEXT:
-        *(const char **)arg->value = text;
+        *(const char **)arg->value = text ? text : "";
         return -1;
     case ARG_INT:
     case ARG_REAL:

@@ -35,8 +35,9 @@ struct arg {
     const char *help;         /* one line, or more separated by \n */
     double min, max;          /* of INT and REAL */
     const char *const *words; /* of CHOICE, ended by NULL */
-    int bare;                 /* CHOICE: value of the option given alone, plus one; 0 = needs a value */
-    char letter;              /* the option's short form; 0 = none */
+    int bare;    /* CHOICE: value of the option given alone, plus one; TEXT: 1 = alone it is ""; 0 = needs a
+                    value */
+    char letter; /* the option's short form; 0 = none */
 };
 
 struct command {

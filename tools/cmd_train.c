@@ -25,7 +25,8 @@ struct train {
     double grace;
     int resume; /* enum sherd_resume; -1 = as the file says */
     int print;
-    char resume_key[32];
+    const char *profile; /* NULL = not given, "" = given without a file */
+    char resume_key[32], profile_key[4096];
 };
 
 static volatile sig_atomic_t stop_asked, stop_insisted;
@@ -116,12 +117,25 @@ static int print_config(const struct sherd_config *config)
     return EXIT_OK;
 }
 
+static void add(struct arg_list *list, const char *item)
+{
+    if (list->n < ARG_LIST_MAX)
+        list->items[list->n++] = item;
+}
+
+/* Options that are keys too. */
 static int load(struct sherd_config *config, struct train *train, int ranks)
 {
     static const char *const words[] = { "never", "auto", "required" };
-    if (train->resume >= 0 && train->set.n < ARG_LIST_MAX) {
+    if (train->resume >= 0) {
         snprintf(train->resume_key, sizeof(train->resume_key), "run.resume=%s", words[train->resume]);
-        train->set.items[train->set.n++] = train->resume_key;
+        add(&train->set, train->resume_key);
+    }
+    if (train->profile)
+        add(&train->set, "profile.on=true");
+    if (train->profile && train->profile[0]) {
+        snprintf(train->profile_key, sizeof(train->profile_key), "profile.file=%s", train->profile);
+        add(&train->set, train->profile_key);
     }
     return sherd_config_load(config, train->path, train->set.items, train->set.n, ranks);
 }
@@ -161,6 +175,10 @@ int cmd_train(int argc, char **argv)
             "go on from the newest complete checkpoint of run.dir; alone:\nrequired, an error if there is "
             "none",
             .words = words, .bare = SHERD_RESUME_REQUIRED + 1 },
+        { "profile", ARG_TEXT, &train.profile, "FILE",
+            "time some steps: a timeline of all ranks in FILE (Chrome trace\nJSON; alone: profile.json in run.dir), "
+            "tables in the log; see the\nprofile keys",
+            .bare = 1 },
         { "print-config", ARG_FLAG, &train.print, NULL, "print the settings in effect and stop" },
         { "grace", ARG_REAL, &train.grace, "SECONDS",
             "how long the other ranks may take to end after one has\nfailed (default 10)", .min = 0,

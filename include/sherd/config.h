@@ -26,6 +26,8 @@ enum sherd_warmup { SHERD_WARMUP_LINEAR, SHERD_WARMUP_LOG };
 enum sherd_count { SHERD_COUNT_STEPS, SHERD_COUNT_DEEPSPEED };
 enum sherd_resume { SHERD_RESUME_NEVER, SHERD_RESUME_AUTO, SHERD_RESUME_REQUIRED };
 
+enum sherd_profile { SHERD_PROFILE_PROGRAM, SHERD_PROFILE_OPS };
+
 #define SHERD_STAGES 4 /* rows of shard/stage.c: 0 to 3 */
 
 struct sherd_config {
@@ -91,6 +93,13 @@ struct sherd_config {
         int64_t every; /* steps between progress lines */
         int jsonl;     /* also write metrics.jsonl into run.dir */
     } log;
+    struct {
+        int on;           /* time some steps */
+        const char *file; /* Chrome trace JSON; "auto" = profile.json in run.dir */
+        int64_t skip;     /* steps of this run before the first that is timed */
+        int64_t steps;    /* how many are timed */
+        enum sherd_profile detail;
+    } profile;
     void *origin; /* private: the texts, and where each value came from */
 };
 

@@ -84,6 +84,11 @@ static const struct sample samples[] = {
     SAMPLE(save, keep, "0", "0"),
     SAMPLE(log, every, "1", "1"),
     SAMPLE(log, jsonl, "false", "false"),
+    SAMPLE(profile, on, "true", "true"),
+    SAMPLE(profile, file, "t.json", "t.json"),
+    SAMPLE(profile, skip, "5", "5"),
+    SAMPLE(profile, steps, "1", "1"),
+    SAMPLE(profile, detail, "ops", "ops"),
 };
 
 static const struct sample *sample_of(const struct key *key)
