@@ -185,6 +185,11 @@ static int open_trial(
         .queue = t->queue, .arg = layer->arg, .in = *in, .type = SHERD_F32, .grad_type = SHERD_F32
     };
     SHERD_TRY(add_unit(t, &spec->units[layer->unit]));
+    if (layer->ops->overwrites) {
+        t->run.fresh = arena_zalloc(&t->arena, (size_t)t->n_params, 1);
+        if (!t->run.fresh)
+            return SHERD_ENOMEM;
+    }
     if (index > 0) {
         SHERD_TRY(add_tensor(t, "x", rows * in->width, 1.0f, 0.0f, 0));
         t->run.x = t->tensors[t->n_params].dev;
@@ -287,23 +292,43 @@ static int same(const float *a, double factor, const float *b, int64_t n)
     return sqrt(error) <= SAME * sqrt(squares) + 1e-12;
 }
 
+/* Zeroes the gradients that the first backward of an overwriting layer left alone, as the engine does. */
+static int settle(struct trial *t)
+{
+    for (int i = 0; t->run.fresh && i < t->n_params; i++) {
+        if (t->run.fresh[i] && t->tensors[i].dev_grad)
+            SHERD_TRY(fill(t, t->tensors[i].dev_grad, (size_t)t->tensors[i].n * sizeof(float), 0));
+        t->run.fresh[i] = 0;
+    }
+    return SHERD_OK;
+}
+
 /* Forward and backward twice: the second time on top of the first gradients, which shows whether they are
- * added to (dw) and overwritten (dx). */
+ * added to (dw) and overwritten (dx). The first time dw is zero, or unset for layers that heed run->fresh. */
 static int run_gradients(struct trial *t)
 {
     for (int i = 0; i < t->n_tensors; i++) {
         struct tensor *v = &t->tensors[i];
+        int zero = i < t->n_params && !t->run.fresh;
         if (v->dev_grad)
-            SHERD_TRY(fill(t, v->dev_grad, (size_t)v->n * sizeof(float), i < t->n_params ? 0 : UNSET));
+            SHERD_TRY(fill(t, v->dev_grad, (size_t)v->n * sizeof(float), zero ? 0 : UNSET));
+        if (i < t->n_params && t->run.fresh)
+            t->run.fresh[i] = 1;
     }
     for (int pass = 0; pass < 2; pass++) {
         SHERD_TRY(run_forward(t, SHERD_TRAIN));
         SHERD_TRY(run_backward(t));
+        SHERD_TRY(settle(t));
         for (int i = 0; i < t->n_tensors; i++) {
             struct tensor *v = &t->tensors[i];
             if (!v->dev_grad)
                 continue;
             SHERD_TRY(copy(t, pass ? v->trial : v->grad, v->dev_grad, (size_t)v->n * sizeof(float)));
+            for (int64_t k = 0; !pass && t->run.fresh && i < t->n_params && k < v->n; k++)
+                if (!isfinite(v->grad[k]))
+                    return SHERD_FAIL(SHERD_EINVAL,
+                        "layer '%s': clears the fresh flag of '%s' without overwriting its gradient",
+                        t->layer->name, v->name);
             if (pass && !same(v->grad, i < t->n_params ? 2.0 : 1.0, v->trial, v->n))
                 return SHERD_FAIL(SHERD_EINVAL, "layer '%s': backward must %s the gradient of '%s'",
                     t->layer->name, i < t->n_params ? "add to" : "overwrite", v->name);

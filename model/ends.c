@@ -65,10 +65,12 @@ static int embed_backward(struct sherd_run *run)
     gradient.scratch = run->scratch;
     if (run_is_empty(run) || (!gradient.dwte && !gradient.dwpe))
         return SHERD_OK;
+    SHERD_TRY(settle_fresh(run, t->wte, t->vocab * t->width));
+    SHERD_TRY(settle_fresh(run, t->wpe, t->context * t->width));
     return sherd_embed_backward(run->queue, &gradient);
 }
 
-const struct sherd_layer_ops model_embed = { "embed", embed_sizes, embed_forward, embed_backward };
+const struct sherd_layer_ops model_embed = { "embed", embed_sizes, embed_forward, embed_backward, 1 };
 
 /* ---- head ---- */
 
@@ -190,4 +192,4 @@ static int head_backward(struct sherd_run *run)
         work.rstd, NULL, work.op);
 }
 
-const struct sherd_layer_ops model_head = { "head", head_sizes, head_forward, head_backward };
+const struct sherd_layer_ops model_head = { "head", head_sizes, head_forward, head_backward, 1 };

@@ -155,7 +155,7 @@ static int block_backward(struct sherd_run *run)
         run, &p.ln1, run->dx ? run->dx : w.dr, w.narrow, run->x, s.mean1, s.rstd1, w.dr, w.op);
 }
 
-static const struct sherd_layer_ops block_ops = { "block", block_sizes, block_forward, block_backward };
+static const struct sherd_layer_ops block_ops = { "block", block_sizes, block_forward, block_backward, 1 };
 
 /* ---- the spec ---- */
 

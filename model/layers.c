@@ -31,6 +31,22 @@ static void *gradient(const struct sherd_run *run, int index)
     return index < 0 ? NULL : run->dw[index];
 }
 
+int take_fresh(const struct sherd_run *run, int index)
+{
+    if (!run->fresh || !run->fresh[index])
+        return 0;
+    run->fresh[index] = 0;
+    return 1;
+}
+
+int settle_fresh(const struct sherd_run *run, int index, int64_t elems)
+{
+    if (!gradient(run, index) || !take_fresh(run, index))
+        return SHERD_OK;
+    return sherd_fill(run->queue, &(struct sherd_fill){ .dst = run->dw[index],
+                                      .bytes = (size_t)elems * sherd_dtype_bytes(run->grad_type) });
+}
+
 /* ---- dense layers ---- */
 
 int linear_forward(
@@ -51,7 +67,7 @@ int linear_forward(
                                     });
 }
 
-/* dw += x' dy, or dy' x where the weight is stored [out,in]. */
+/* dw = or += x' dy, or dy' x where the weight is stored [out,in]. */
 static int weight_backward(
     const struct sherd_run *run, const struct linear *l, void *dw, const void *dy, const void *x)
 {
@@ -59,7 +75,7 @@ static int weight_backward(
                                         .c = dw,
                                         .a = l->out_first ? dy : x,
                                         .b = l->out_first ? x : dy,
-                                        .add = dw,
+                                        .add = take_fresh(run, l->w) ? NULL : dw,
                                         .m = l->out_first ? l->out : l->in,
                                         .n = l->out_first ? l->in : l->out,
                                         .k = run_rows(run),
@@ -75,6 +91,7 @@ int linear_backward(const struct sherd_run *run, const struct linear *l, void *d
     void *dw = gradient(run, l->w), *db = gradient(run, l->bias);
     if (dw)
         SHERD_TRY(weight_backward(run, l, dw, dy, x));
+    SHERD_TRY(settle_fresh(run, l->bias, l->out));
     if (db)
         SHERD_TRY(sherd_bias_backward(run->queue, &(struct sherd_bias_backward){
                                                       .db = db,
@@ -131,6 +148,8 @@ int norm_forward(
 int norm_backward(const struct sherd_run *run, const struct norm *n, void *dx, const void *dy, const void *x,
     const float *mean, const float *rstd, const void *add, void *scratch)
 {
+    SHERD_TRY(settle_fresh(run, n->w, n->cols));
+    SHERD_TRY(settle_fresh(run, n->b, n->cols));
     return sherd_norm_backward(run->queue, &(struct sherd_norm_backward){
                                                .dx = dx,
                                                .dw = gradient(run, n->w),

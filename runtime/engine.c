@@ -56,7 +56,9 @@ static int alloc_work(struct sherd_engine *e)
         most = MAX(most, p->layout.units[u].n_params);
     e->weights = mem_zalloc((size_t)most, sizeof(*e->weights));
     e->gradients = mem_zalloc((size_t)most, sizeof(*e->gradients));
-    if (!e->weights || !e->gradients)
+    e->fresh = mem_zalloc((size_t)most, 1);
+    e->fresh_units = mem_zalloc((size_t)p->layout.n_units, 1);
+    if (!e->weights || !e->gradients || !e->fresh || !e->fresh_units)
         return SHERD_ENOMEM;
     if (m->activation)
         SHERD_TRY(sherd_device_alloc(e->dev, &e->activation, m->activation));
@@ -204,6 +206,8 @@ void sherd_engine_destroy(struct sherd_engine *e)
     plan_finish(&e->plan);
     mem_free(e->weights);
     mem_free(e->gradients);
+    mem_free(e->fresh);
+    mem_free(e->fresh_units);
     mem_free(e);
 }
 

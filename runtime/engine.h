@@ -37,7 +37,9 @@ struct sherd_engine {
     struct engine_batch_slot batches[PLAN_BATCH_SLOTS];
     const void **weights; /* of the unit in use, one for each param */
     void **gradients;
-    int64_t steps; /* planned steps in all, for the schedule */
+    unsigned char *fresh;       /* of these params: the gradient holds nothing yet */
+    unsigned char *fresh_units; /* one for each unit: zeroed by the program and not yet written */
+    int64_t steps;              /* planned steps in all, for the schedule */
     int64_t step, tokens_seen, samples_seen;
     int flag;                /* this rank wishes to stop: goes round with the next step's counts */
     int broken;              /* a step failed half-way: only destroy is left */

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "model/model.h"
 #include "runtime/engine.h"
 
 /* Sets weights[] (and gradients[] if backward) to the whole buffers of a unit, one entry for each parameter.
@@ -44,6 +45,7 @@ static struct sherd_run make_run(struct sherd_engine *e, enum program_list list,
         .grad_type = p->memory_desc.reduce,
         .w = e->weights,
         .dw = e->gradients,
+        .fresh = p->spec->layers[layer].ops->overwrites ? e->fresh : NULL,
         .x = first ? NULL : act + p->layers[layer - 1].y,
         .y = last ? NULL : act + pl->y,
         .dy = last ? NULL : act + p->gradient[(layer + 1) % 2],
@@ -57,17 +59,66 @@ static struct sherd_run make_run(struct sherd_engine *e, enum program_list list,
         .logits = logits };
 }
 
+static int fill_partial(struct sherd_engine *e, int unit, int64_t from, int64_t to)
+{
+    size_t each = sherd_dtype_bytes(e->plan.memory_desc.reduce);
+    char *at = (char *)store_partial(&e->store, unit) + each * (size_t)from;
+    return from == to ? SHERD_OK
+                      : sherd_fill(e->compute,
+                            &(struct sherd_fill){ .dst = at, .bytes = each * (size_t)(to - from) });
+}
+
+static int64_t param_end(const struct sherd_engine *e, int unit, int param)
+{
+    return e->plan.layout.units[unit].param_offset[param] +
+           model_param_elems(&e->plan.spec->units[unit].params[param]);
+}
+
+/* The gradient of a unit begins. What layers will overwrite needs no zeros; the padding between does, since
+ * it is summed and squared with the rest. */
+static int run_zero(struct sherd_engine *e, int unit, int slot)
+{
+    const struct shard_unit_layout *ul = &e->plan.layout.units[unit];
+    int64_t at = 0;
+    SHERD_TRY(move_take_partial(&e->mover, unit, slot));
+    for (int i = 0; i < ul->n_params; i++) {
+        if (ul->param_segment[i] != SHARD_TRAINED)
+            continue;
+        SHERD_TRY(fill_partial(e, unit, at, ul->param_offset[i]));
+        at = param_end(e, unit, i);
+    }
+    e->fresh_units[unit] = 1;
+    return fill_partial(e, unit, at, ul->elems[SHARD_TRAINED]);
+}
+
+/* Zeroes the gradients of a unit that hold nothing yet. */
+static int settle_unit(struct sherd_engine *e, int unit)
+{
+    const struct shard_unit_layout *ul = &e->plan.layout.units[unit];
+    for (int i = 0; i < ul->n_params; i++)
+        if (e->fresh[i] && ul->param_segment[i] == SHARD_TRAINED)
+            SHERD_TRY(fill_partial(e, unit, ul->param_offset[i], param_end(e, unit, i)));
+    e->fresh_units[unit] = 0;
+    return SHERD_OK;
+}
+
 static int run_layer(struct sherd_engine *e, enum program_list list, const struct program_instr *in,
     const struct sherd_batch *batch, int index, float *logits)
 {
     const struct sherd_layer *layer = &e->plan.spec->layers[in->index];
-    int backward = in->op == PROGRAM_BACKWARD;
-    SHERD_TRY(move_await(&e->mover, layer->unit));
+    int backward = in->op == PROGRAM_BACKWARD, unit = layer->unit;
+    int fresh = backward && e->fresh_units[unit];
+    memset(e->fresh, fresh, (size_t)e->plan.layout.units[unit].n_params);
+    SHERD_TRY(move_await(&e->mover, unit));
+    if (fresh && (batch->batch == 0 || !layer->ops->overwrites))
+        SHERD_TRY(settle_unit(e, unit));
     if (batch->batch == 0) /* this rank has nothing to compute; it still moves units for the others */
         return SHERD_OK;
-    point_at_unit(e, layer->unit, backward);
+    point_at_unit(e, unit, backward);
     struct sherd_run run = make_run(e, list, in->index, batch, index, logits);
     int st = backward ? layer->ops->backward(&run) : layer->ops->forward(&run);
+    if (st == SHERD_OK && fresh && layer->ops->overwrites)
+        st = settle_unit(e, unit);
     return st == SHERD_OK
                ? st
                : status_context(st, "%s of layer %s", backward ? "backward" : "forward", layer->name);
@@ -171,7 +222,7 @@ static int run_instr(struct sherd_engine *e, enum program_list list, const struc
     case PROGRAM_BACKWARD:
         return run_layer(e, list, in, batch, index, logits);
     case PROGRAM_ZERO:
-        return move_zero(&e->mover, in->index, in->slot);
+        return run_zero(e, in->index, in->slot);
     case PROGRAM_REDUCE:
         return move_reduce(&e->mover, in->index, first);
     case PROGRAM_NORM:

@@ -63,16 +63,11 @@ int move_release(struct shard_mover *m, int unit)
     return sherd_event_record(slot->released, m->compute);
 }
 
-int move_zero(struct shard_mover *m, int unit, int partial_slot)
+int move_take_partial(struct shard_mover *m, int unit, int partial_slot)
 {
     struct shard_store *s = m->store;
-    struct shard_unit *u = &s->units[unit];
-    int64_t elems = u->layout->elems[SHARD_TRAINED];
-    u->partial_slot = partial_slot;
-    if (partial_slot >= 0)
-        SHERD_TRY(sherd_event_wait(m->compute, s->partials[partial_slot].released));
-    return sherd_fill(m->compute, &(struct sherd_fill){ .dst = store_partial(s, unit),
-                                      .bytes = sherd_dtype_bytes(s->desc.reduce) * (size_t)elems });
+    s->units[unit].partial_slot = partial_slot;
+    return partial_slot >= 0 ? sherd_event_wait(m->compute, s->partials[partial_slot].released) : SHERD_OK;
 }
 
 /* Stages 2 and 3: reduce-scatter, then into the float gradient at rest. A first F32 sum lands there directly.

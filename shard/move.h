@@ -27,8 +27,8 @@ int move_gather(struct shard_mover *m, int unit, int slot);
 int move_await(struct shard_mover *m, int unit);
 /* The compute queue is done with the unit's slot. */
 int move_release(struct shard_mover *m, int unit);
-/* Takes a partial slot (or the partial at rest) and zeroes it on the compute queue. */
-int move_zero(struct shard_mover *m, int unit, int partial_slot);
+/* Takes a partial slot (or the partial at rest, -1) for the compute queue; its contents are undefined. */
+int move_take_partial(struct shard_mover *m, int unit, int partial_slot);
 /* `first`: the gradient at rest is overwritten (first micro-batch), else added to. */
 int move_reduce(struct shard_mover *m, int unit, int first);
 /* The compute queue waits until the unit's gradient at rest is complete. */

@@ -76,10 +76,14 @@ struct sherd_run {
     enum sherd_dtype grad_type; /* of weight gradients */
     const void *const *w;       /* whole weights, in the order of the unit's params */
     void *const *dw;            /* gradients, to be ADDED to; NULL entries are frozen; backward only */
-    const void *x;              /* input; NULL for the first layer */
-    void *y;                    /* output; NULL for the last layer; forward only */
-    const void *dy;             /* gradient of y; NULL for the last layer; backward only */
-    void *dx;                   /* gradient of x, to be OVERWRITTEN; NULL if nothing before needs it */
+    /* Layer kinds with `overwrites` only, else NULL: where fresh[i] is set, dw[i] holds nothing yet. The
+     * layer writes there instead of adding and clears the flag; entries still set afterwards are filled with
+     * zero. */
+    unsigned char *fresh;
+    const void *x;  /* input; NULL for the first layer */
+    void *y;        /* output; NULL for the last layer; forward only */
+    const void *dy; /* gradient of y; NULL for the last layer; backward only */
+    void *dx;       /* gradient of x, to be OVERWRITTEN; NULL if nothing before needs it */
     void *saved, *scratch;
     const int32_t *tokens;  /* [batch, seq] */
     const int32_t *targets; /* [batch, seq]; negative = ignored */
@@ -97,6 +101,7 @@ struct sherd_layer_ops {
         const void *arg, const struct sherd_shape *in, enum sherd_dtype type, struct sherd_layer_sizes *out);
     int (*forward)(struct sherd_run *run);
     int (*backward)(struct sherd_run *run);
+    int overwrites; /* backward heeds run->fresh: saves zeroing and reading back the gradient of the unit */
 };
 
 struct sherd_layer {

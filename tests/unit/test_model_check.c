@@ -182,6 +182,33 @@ static void mistakes_are_named(void **state)
     sherd_model_destroy(model);
 }
 
+static int adding_backward(struct sherd_run *run)
+{
+    struct sherd_run with = *run;
+    with.fresh = NULL;
+    memset(run->fresh, 0, 12);
+    return right->backward(&with);
+}
+
+static void fresh_gradients_must_be_written(void **state)
+{
+    static const struct sherd_layer_ops adding_ops = { "adding", wrong_sizes, wrong_forward, adding_backward,
+        1 };
+    struct sherd_model *model = NULL, *wrong = NULL;
+    struct sherd_layer layers[3];
+    mistake = MISTAKES;
+    ASSERT_OK(sherd_model_build(&model, &configs[0]));
+    struct sherd_model_spec spec = *sherd_model_spec_of(model);
+    memcpy(layers, spec.layers, sizeof(layers));
+    right = layers[1].ops;
+    layers[1].ops = &adding_ops;
+    spec.layers = layers;
+    ASSERT_OK(sherd_model_create(&wrong, &spec));
+    ASSERT_FAILS(sherd_model_check(wrong, *state, 2, 7, 4), SHERD_EINVAL, "clears the fresh flag of");
+    sherd_model_destroy(wrong);
+    sherd_model_destroy(model);
+}
+
 /* ---- nothing to do ---- */
 
 static void no_sequences(void **state)
@@ -226,6 +253,7 @@ int main(void)
         cmocka_unit_test(frozen_parameters_pass),
         cmocka_unit_test(bad_sizes),
         cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(fresh_gradients_must_be_written),
         cmocka_unit_test(no_sequences),
     };
     return cmocka_run_group_tests_name("model_check", tests, open_cpu, close_cpu);
