@@ -55,7 +55,7 @@ enum { ABORT_NONE, ABORT_WRITING, ABORT_READY };
 struct head {
     _Atomic uint32_t abort_state;
     int32_t abort_rank;
-    char abort_text[500];
+    char abort_text[1500];
     struct member members[];
 };
 
@@ -65,6 +65,7 @@ struct block {
     int spins;
     size_t bytes, head_bytes, channel_bytes;
     struct head *head;
+    struct board *board; /* behind the head's members */
 };
 
 static size_t whole_pages(size_t bytes)
@@ -76,6 +77,16 @@ static int cores(void)
 {
     cpu_set_t set;
     return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+static size_t members_bytes(int size)
+{
+    return whole_pages(sizeof(struct head) + (size_t)size * sizeof(struct member));
+}
+
+static size_t head_bytes(int size)
+{
+    return members_bytes(size) + whole_pages(board_bytes(size));
 }
 
 static struct channel *channel_at(const struct block *block, int index)
@@ -97,7 +108,7 @@ int block_attach(struct block **out, int fd, int size)
     block->size = size;
     block->fd = -1;
     block->spins = cores() >= size ? SPINS : 0;
-    block->head_bytes = whole_pages(sizeof(struct head) + (size_t)size * sizeof(struct member));
+    block->head_bytes = head_bytes(size);
     block->channel_bytes = seats_bytes(size) + (size_t)size * BLOCK_STAGE_BYTES;
     block->bytes = block->head_bytes + BLOCK_CHANNELS * block->channel_bytes;
     /* A wrong size would be a fault of the maker; reading past the end would be a signal here. */
@@ -117,6 +128,7 @@ int block_attach(struct block **out, int fd, int size)
         return st;
     }
     block->head = map;
+    block->board = board_at((char *)map + members_bytes(size), size);
     *out = block;
     return SHERD_OK;
 }
@@ -128,8 +140,7 @@ int block_create(struct block **out, int *fd, int size)
     if (file < 0)
         return SHERD_FAIL(
             SHERD_ECOMM, "cannot make memory shared by ranks: memfd_create: %s", strerror(errno));
-    size_t head = whole_pages(sizeof(struct head) + (size_t)size * sizeof(struct member));
-    size_t bytes = head + BLOCK_CHANNELS * (seats_bytes(size) + (size_t)size * BLOCK_STAGE_BYTES);
+    size_t bytes = head_bytes(size) + BLOCK_CHANNELS * (seats_bytes(size) + (size_t)size * BLOCK_STAGE_BYTES);
     if (ftruncate(file, (off_t)bytes) != 0) {
         st = SHERD_FAIL(SHERD_ENOMEM, "cannot make %zu bytes of memory shared by %d ranks: %s", bytes, size,
             strerror(errno));
@@ -158,8 +169,14 @@ void block_enter(struct block *block, int fd, int rank)
     struct flock lock = lock_of(rank);
     block->fd = fd;
     atomic_store(&me->pid, (int32_t)getpid());
+    board_enter(block->board, rank, (int)getpid());
     if (fcntl(fd, F_SETLK, &lock) == 0)
         atomic_store(&me->locked, 1);
+}
+
+struct board *block_board(struct block *block)
+{
+    return block->board;
 }
 
 struct block *block_hold(struct block *block)
@@ -250,8 +267,11 @@ const char *block_call_text(const struct block_call *call, char *buf, size_t byt
     char root[32] = "";
     if (call->kind == SHERD_BROADCAST)
         snprintf(root, sizeof(root), " from rank %u", call->detail);
-    snprintf(buf, bytes, "%s #%llu (%lld %s%s%s)", kinds[call->kind], (unsigned long long)call->seq,
+    int n = snprintf(buf, bytes, "%s #%llu (%lld %s%s%s)", kinds[call->kind], (unsigned long long)call->seq,
         (long long)call->elems, sherd_dtype_name((enum sherd_dtype)call->type), detail, root);
+    if (call->place.text[0] && n > 0 && (size_t)n < bytes)
+        snprintf(
+            buf + n, bytes - (size_t)n, " at step %lld, %s", (long long)call->place.step, call->place.text);
     return buf;
 }
 
@@ -298,14 +318,27 @@ static int is_dead(const struct block *block, int rank)
     return fcntl(block->fd, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
 }
 
+/* A rank has died: where it was, and where the others are. `waited` says for what, or is empty. */
+static int fail_dead(const struct block_channel *channel, int rank, const char *waited)
+{
+    char text[1000];
+    uint8_t absent[BLOCK_RANKS] = { 0 };
+    const struct board *board = channel->block->board;
+    int pid = (int)atomic_load(&channel->block->head->members[rank].pid);
+    if (board_pinned(board, rank) == 0)
+        return SHERD_FAIL(SHERD_EPEER, "rank %d (pid %d) has died%s", rank, pid, waited);
+    absent[rank] = 1;
+    return SHERD_FAIL(SHERD_EPEER, "rank %d (pid %d) has died%s: %s", rank, pid, waited,
+        board_tell(board, absent, NULL, text, sizeof(text)));
+}
+
 int block_check_alive(const struct block_channel *channel)
 {
     SHERD_TRY(aborted(channel->block));
     for (int r = 0; r < channel->size; r++) {
         int dead = r != channel->rank && is_dead(channel->block, r);
         if (dead && !atomic_load(&channel->shared->seats[r].closed)) /* in this order, see reason_to_stop */
-            return SHERD_FAIL(SHERD_EPEER, "rank %d (pid %d) has died", r,
-                (int)atomic_load(&channel->block->head->members[r].pid));
+            return fail_dead(channel, r, "");
     }
     return SHERD_OK;
 }
@@ -319,7 +352,7 @@ static int is_missing(const struct block_channel *channel, int rank)
 /* Why the round can never be completed: OK if it still can. */
 static int reason_to_stop(const struct block_channel *channel, const struct block_call *call)
 {
-    char text[128];
+    char text[256], waited[300];
     SHERD_TRY(aborted(channel->block));
     /* In this order: a rank that has come, closed and ended did so one after the other. */
     int gone = -1;
@@ -330,10 +363,10 @@ static int reason_to_stop(const struct block_channel *channel, const struct bloc
             continue;
         if (closed)
             gone = r;
-        else if (dead)
-            return SHERD_FAIL(SHERD_EPEER, "rank %d (pid %d) has died, %s waited for it", r,
-                (int)atomic_load(&channel->block->head->members[r].pid),
-                block_call_text(call, text, sizeof(text)));
+        else if (dead) {
+            snprintf(waited, sizeof(waited), ", %s waited for it", block_call_text(call, text, sizeof(text)));
+            return fail_dead(channel, r, waited);
+        }
     }
     /* Last: others may have closed because of a death. */
     if (gone >= 0)
@@ -345,42 +378,71 @@ static int reason_to_stop(const struct block_channel *channel, const struct bloc
 /* Names those who have not come, and tells all others. */
 static int timed_out(const struct block_channel *channel, const struct block_call *call)
 {
-    char text[128], names[256] = "";
+    char text[256], where[1000];
+    uint8_t absent[BLOCK_RANKS] = { 0 };
+    uint64_t seq[BLOCK_RANKS] = { 0 };
     int missing = 0;
-    size_t len = 0;
     for (int r = 0; r < channel->size; r++) {
-        if (!is_missing(channel, r))
-            continue;
-        missing++;
-        int pid = (int)atomic_load(&channel->block->head->members[r].pid);
-        uint64_t seq = atomic_load(&channel->shared->seats[r].seq);
-        if (len + 64 > sizeof(names))
-            continue;
-        len += (size_t)snprintf(names + len, sizeof(names) - len, "%srank %d (", len ? ", " : "", r);
-        if (pid)
-            len += (size_t)snprintf(names + len, sizeof(names) - len, "pid %d, ", pid);
-        len += (size_t)snprintf(
-            names + len, sizeof(names) - len, "last seen at #%llu)", (unsigned long long)seq);
+        absent[r] = (uint8_t)is_missing(channel, r);
+        missing += absent[r];
+        seq[r] = atomic_load(&channel->shared->seats[r].seq);
     }
     int st = SHERD_FAIL(SHERD_ETIMEOUT, "%s: no progress for %g s, %d of %d ranks have not come: %s",
-        block_call_text(call, text, sizeof(text)), channel->timeout, missing, channel->size, names);
+        block_call_text(call, text, sizeof(text)), channel->timeout, missing, channel->size,
+        board_tell(channel->block->board, absent, seq, where, sizeof(where)));
+    block_abort(channel->block, channel->rank, sherd_error());
+    return st;
+}
+
+/* Which ranks brought the same as rank r. */
+static void find_same(const struct block_call *calls, int size, int r, uint8_t *same, uint8_t *told)
+{
+    for (int k = 0; k < size; k++) {
+        same[k] = memcmp(&calls[k], &calls[r], sizeof(*calls)) == 0;
+        told[k] |= same[k];
+    }
+}
+
+const char *block_calls_text(const struct block_call *calls, int size, char *buf, size_t bytes)
+{
+    uint8_t told[BLOCK_RANKS] = { 0 }, same[BLOCK_RANKS];
+    char names[128], what[256];
+    size_t len = 0;
+    buf[0] = '\0';
+    size = MIN(size, BLOCK_RANKS);
+    for (int r = 0; r < size && len + 1 < bytes; r++) {
+        if (told[r])
+            continue;
+        find_same(calls, size, r, same, told);
+        len += (size_t)snprintf(buf + len, bytes - len, "%s%s: %s", len ? "; " : "",
+            board_ranks(same, size, names, sizeof(names)), block_call_text(&calls[r], what, sizeof(what)));
+        if (calls[r].place.text[0] && len + 1 < bytes)
+            len += (size_t)snprintf(
+                buf + len, bytes - len, ", instruction %lld of the step", (long long)calls[r].place.done);
+    }
+    return buf;
+}
+
+/* Who brought what. */
+static int fail_different(const struct block_channel *channel)
+{
+    char text[1400] = "";
+    struct block_call *calls = mem_zalloc((size_t)channel->size, sizeof(*calls));
+    for (int r = 0; calls && r < channel->size; r++)
+        calls[r] = channel->shared->seats[r].calls[channel->round & 1];
+    if (calls)
+        block_calls_text(calls, channel->size, text, sizeof(text));
+    mem_free(calls);
+    int st = SHERD_FAIL(SHERD_ECOMM, "ranks call different collectives: %s", text);
     block_abort(channel->block, channel->rank, sherd_error());
     return st;
 }
 
 static int compare_calls(const struct block_channel *channel, const struct block_call *call)
 {
-    for (int r = 0; r < channel->size; r++) {
-        const struct block_call *other = &channel->shared->seats[r].calls[channel->round & 1];
-        if (memcmp(other, call, sizeof(*call)) == 0)
-            continue;
-        char mine[128], theirs[128];
-        int st =
-            SHERD_FAIL(SHERD_ECOMM, "ranks call different collectives: rank %d %s, rank %d %s", channel->rank,
-                block_call_text(call, mine, sizeof(mine)), r, block_call_text(other, theirs, sizeof(theirs)));
-        block_abort(channel->block, channel->rank, sherd_error());
-        return st;
-    }
+    for (int r = 0; r < channel->size; r++)
+        if (memcmp(&channel->shared->seats[r].calls[channel->round & 1], call, sizeof(*call)) != 0)
+            return fail_different(channel);
     return SHERD_OK;
 }
 
@@ -419,7 +481,7 @@ static int wait_for_all(const struct block_channel *channel, const struct block_
     double since = 0;
     while (!is_complete(word, channel->round)) {
         double now = clock_seconds();
-        uint64_t seen = atomic_load(&shared->arrived);
+        uint64_t seen = atomic_load(&shared->arrived) + board_pulse(channel->block->board, channel->rank);
         if (seen != arrived || since == 0) {
             arrived = seen;
             since = now;

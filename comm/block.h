@@ -14,12 +14,15 @@
 
 #include <sherd/comm.h>
 
+#include "comm/board.h"
+
 #define BLOCK_STAGE_BYTES ((size_t)1 << 20) /* of one rank in one channel */
 #define BLOCK_HALF_BYTES (BLOCK_STAGE_BYTES / 2)
 #define BLOCK_CHANNELS 16 /* a communicator takes two: data and control */
 #define BLOCK_RANKS 1024  /* most ranks of one host */
 
-/* What a rank calls; all ranks must call the same. */
+/* What a rank calls, and from where; all ranks must call the same. Without padding, as it is compared as it
+ * lies in memory. */
 struct block_call {
     int64_t elems;
     uint64_t seq;    /* from 1 in each channel */
@@ -27,6 +30,7 @@ struct block_call {
     uint32_t type;   /* enum sherd_dtype */
     uint32_t detail; /* enum sherd_reduce, or the root of a broadcast */
     uint32_t unused;
+    struct board_place place; /* zero where the caller tells none */
 };
 
 struct block; /* one mapping; shared by the ranks that are threads of this process */
@@ -69,7 +73,13 @@ int block_check_alive(const struct block_channel *channel);
 /* All waits of all ranks in all channels fail, now and later. The first reason stands. */
 void block_abort(struct block *block, int rank, const char *reason);
 
-/* "all-gather #12 (1000 f32)"; written to buf, returned. */
+/* What the ranks pin beside their collectives. */
+struct board *block_board(struct block *block);
+
+/* "all-gather #12 (1000 f32)", with " at step 3, only:7 gather block1" if that is known; written to buf,
+ * returned. */
 const char *block_call_text(const struct block_call *call, char *buf, size_t bytes);
+/* What each of `size` ranks brought: "ranks 0, 2: all-gather ...; rank 1: all-reduce ...". */
+const char *block_calls_text(const struct block_call *calls, int size, char *buf, size_t bytes);
 
 #endif

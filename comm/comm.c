@@ -18,14 +18,21 @@
 
 #define TIMEOUT_SECONDS 600.0
 #define CONTROL_BYTES ((size_t)64 << 10) /* of the staging buffer, at least */
-#define CONTROL_RANK_BYTES ((size_t)1 << 10)
-#define AGREE_TEXT_BYTES 508
+#define CONTROL_RANK_BYTES ((size_t)2 << 10)
+#define AGREE_TEXT_BYTES 1532
+
+/* What a rank brings to comm_agree. */
+struct verdict {
+    int32_t status;
+    char text[AGREE_TEXT_BYTES];
+};
 
 struct comm_control {
     struct sherd_comm twin; /* on the control channel */
     struct sherd_queue *queue;
     void *staging; /* device memory */
     size_t bytes;
+    struct verdict *verdicts; /* of all ranks: agreeing must not fail for want of memory */
 };
 
 /* ---- opening and closing ---- */
@@ -38,6 +45,7 @@ static void control_destroy(struct comm_control *control)
         control->twin.ops->close(&control->twin);
     sherd_queue_destroy(control->queue);
     sherd_device_free(control->twin.dev, control->staging);
+    mem_free(control->verdicts);
     mem_free(control);
 }
 
@@ -53,6 +61,10 @@ static int control_make(struct sherd_comm *comm)
         .ops = comm->ops, .dev = comm->dev, .world = comm->world, .timeout = comm->timeout
     };
     control->bytes = MAX(CONTROL_BYTES, CONTROL_RANK_BYTES * (size_t)comm->world.size);
+    control->verdicts = mem_zalloc((size_t)comm->world.size, sizeof(*control->verdicts));
+    if (!control->verdicts)
+        st = SHERD_ENOMEM;
+    SHERD_TRY_OUT(st);
     SHERD_TRY_OUT(sherd_queue_create(&control->queue, comm->dev, SHERD_QUEUE_COMPUTE));
     SHERD_TRY_OUT(sherd_device_alloc(comm->dev, &control->staging, control->bytes));
     SHERD_TRY_OUT(comm->ops->control(comm, &control->twin));
@@ -405,6 +417,7 @@ int sherd_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, void *o
     SHERD_TRY(check_call("all-gather", comm, queue, elems, type));
     size_t bytes = (size_t)elems * sherd_dtype_bytes(type);
     SHERD_TRY(check_place("all-gather", comm, out, in, bytes));
+    SHERD_TRY(comm_check_same(comm, SHERD_ALL_GATHER, elems, type, 0));
     count(comm, SHERD_ALL_GATHER, bytes * (uint64_t)(comm->world.size - 1));
     SHERD_TRY(probe_begin(comm, queue, "all-gather", bytes));
     SHERD_TRY(comm->ops->all_gather(comm, queue, out, in, elems, type));
@@ -417,6 +430,7 @@ int sherd_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue, voi
     SHERD_TRY(check_call("reduce-scatter", comm, queue, elems, type));
     size_t bytes = (size_t)elems * sherd_dtype_bytes(type);
     SHERD_TRY(check_place("reduce-scatter", comm, in, out, bytes));
+    SHERD_TRY(comm_check_same(comm, SHERD_REDUCE_SCATTER, elems, type, SHERD_REDUCE_SUM));
     count(comm, SHERD_REDUCE_SCATTER, bytes * (uint64_t)(comm->world.size - 1));
     SHERD_TRY(probe_begin(comm, queue, "reduce-scatter", bytes));
     SHERD_TRY(comm->ops->reduce_scatter(comm, queue, out, in, elems, type));
@@ -431,6 +445,7 @@ int sherd_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *o
         return SHERD_FAIL(SHERD_EINVAL, "all-reduce: %d is neither sum nor max", (int)reduce);
     size_t bytes = (size_t)elems * sherd_dtype_bytes(type);
     SHERD_TRY(check_pair("all-reduce", out, in, bytes));
+    SHERD_TRY(comm_check_same(comm, SHERD_ALL_REDUCE, elems, type, reduce));
     count(comm, SHERD_ALL_REDUCE,
         2 * (uint64_t)bytes * (uint64_t)(comm->world.size - 1) / (uint64_t)comm->world.size);
     SHERD_TRY(probe_begin(comm, queue, "all-reduce", bytes));
@@ -445,6 +460,7 @@ int sherd_broadcast(
     if (root < 0 || root >= comm->world.size)
         return SHERD_FAIL(SHERD_EINVAL, "broadcast: root %d of %d ranks", root, comm->world.size);
     SHERD_TRY(check_pair("broadcast", out, root == comm->world.rank ? in : out, bytes));
+    SHERD_TRY(comm_check_same(comm, SHERD_BROADCAST, (int64_t)bytes, SHERD_U8, (uint32_t)root));
     count(comm, SHERD_BROADCAST, root == comm->world.rank ? bytes : 0);
     SHERD_TRY(probe_begin(comm, queue, "broadcast", bytes));
     SHERD_TRY(comm->ops->broadcast(comm, queue, out, root == comm->world.rank ? in : out, bytes, root));
@@ -515,11 +531,6 @@ int sherd_comm_barrier(struct sherd_comm *comm)
     return sherd_queue_sync(control->queue);
 }
 
-struct verdict {
-    int32_t status;
-    char text[AGREE_TEXT_BYTES];
-};
-
 /* The failure to show: the first that is not itself about another rank. */
 static int first_failure(const struct verdict *all, int size)
 {
@@ -540,13 +551,14 @@ int comm_agree(struct sherd_comm *comm, int status)
     struct verdict mine = { .status = status };
     if (status != SHERD_OK)
         snprintf(mine.text, sizeof(mine.text), "%s", sherd_error());
-    struct verdict *all = mem_zalloc((size_t)comm->world.size, sizeof(*all));
-    int st = all ? comm_host_gather(comm, all, &mine, sizeof(mine)) : SHERD_ENOMEM;
+    comm = comm->side ? comm->side : comm;
+    SHERD_TRY(control_make(comm));
+    struct verdict *all = comm->control->verdicts;
+    int st = comm_host_gather(comm, all, &mine, sizeof(mine));
     int r = st == SHERD_OK ? first_failure(all, comm->world.size) : -1;
     if (status != SHERD_OK)
         st = status_adopt(status, mine.text);
     else if (r >= 0)
         st = SHERD_FAIL(SHERD_EPEER, "rank %d: %s", r, all[r].text);
-    mem_free(all);
     return st;
 }

@@ -45,8 +45,10 @@ struct nccl {
     struct sherd_comm *owner;
     pthread_mutex_t lock; /* around every use of comm, as another thread may abort */
     ncclComm_t comm;      /* NULL once it has been aborted, for this: */
-    char reason[512];
+    char reason[1500];
     struct cuda_watch watch;
+    uint64_t pulse; /* of the other ranks, as last seen; and how long the wait had lasted when it changed */
+    double pulse_waited;
     struct window *windows;
     const char *last; /* name and number of the last collective brought */
     unsigned long long calls;
@@ -103,7 +105,7 @@ static void end(struct nccl *n, const char *reason)
  */
 static int give_up(struct nccl *n, int status)
 {
-    char text[512];
+    char text[1500];
     struct sherd_comm *side = n->owner->side;
     snprintf(text, sizeof(text), "%s", sherd_error());
     if (status != SHERD_EPEER)
@@ -169,6 +171,29 @@ static int settle(struct nccl *n, ncclResult_t r, const char *what)
     return st == SHERD_OK ? SHERD_OK : give_up(n, st);
 }
 
+/* Neither this GPU nor any other rank has made progress for the timeout: a rank that is still at work may be
+ * waited for. */
+static int is_late(struct nccl *n, double waited)
+{
+    struct sherd_comm *side = n->owner->side;
+    uint64_t pulse = side->ops->pulse(side);
+    if (pulse != n->pulse || waited < n->pulse_waited) {
+        n->pulse = pulse;
+        n->pulse_waited = waited;
+    }
+    return waited - n->pulse_waited > n->owner->timeout;
+}
+
+static int fail_late(const struct nccl *n)
+{
+    char text[1200];
+    struct sherd_comm *side = n->owner->side;
+    return SHERD_FAIL(SHERD_ETIMEOUT,
+        "rank %d: the GPU has made no progress for %g s; the last collective brought was %s #%llu: %s",
+        n->owner->world.rank, n->owner->timeout, n->last, n->calls,
+        side->ops->tell(side, text, sizeof(text)));
+}
+
 /* While the host waits for the GPU, see struct cuda_watch. */
 static int watch(void *ctx, double waited)
 {
@@ -181,10 +206,8 @@ static int watch(void *ctx, double waited)
         st = fail(r, "a collective under way");
     if (st == SHERD_OK)
         st = look_at_peers(n);
-    if (st == SHERD_OK && n->calls > 0 && waited > n->owner->timeout)
-        st = SHERD_FAIL(SHERD_ETIMEOUT,
-            "rank %d: the GPU has made no progress for %g s; the last collective brought was %s #%llu",
-            n->owner->world.rank, n->owner->timeout, n->last, n->calls);
+    if (st == SHERD_OK && n->calls > 0 && is_late(n, waited))
+        st = fail_late(n);
     return st == SHERD_OK ? SHERD_OK : give_up(n, st);
 }
 

@@ -14,6 +14,8 @@
 
 #include <sherd/comm.h>
 
+#include "comm/board.h"
+
 #define COMM_ID_BYTES 128
 
 #define COMM_EXPOSED_ALIGN 256
@@ -45,6 +47,11 @@ struct comm_ops {
     void (*close)(struct sherd_comm *);
     /* OK, or EPEER where a rank has aborted or died. Does not wait. NULL where nothing can be known. */
     int (*check)(struct sherd_comm *);
+    /* The board of all ranks, kept by the kind; NULL where it has none. Kinds with a side use the side's. */
+    struct board *(*board)(struct sherd_comm *);
+    /* board_pulse and board_tell_all of it, for kinds that see their side through its table alone. */
+    uint64_t (*pulse)(struct sherd_comm *);
+    const char *(*tell)(struct sherd_comm *, char *buf, size_t bytes);
 
     /* Kinds of a device plugin (dev_ops.comm) are opened with these, and have no `control`: they get a side,
      * see struct sherd_comm. make_id, on rank 0: COMM_ID_BYTES that name the job to the library underneath.
@@ -69,8 +76,30 @@ struct sherd_comm {
     /* The same ranks over the host's shared memory, for control values and for news of failures. For kinds
      * that have an `open`, NULL for others; owned. */
     struct sherd_comm *side;
+    struct board_place here; /* where this rank is, see comm_at; goes along with collectives */
+    int compare;             /* see comm_compare */
+    /* For tests: stands before every comm_at, may fail it, or make it skip with a positive number. */
+    int (*door)(void *ctx, const struct board_place *place);
+    void *door_ctx;
     void *impl;
 };
+
+/* This rank is at `place` now: pinned on the board, and told with the collectives that follow, which fail if
+ * another rank brings them from another place. OK; tests may let it fail, or skip (> 0) what is to come. */
+int comm_at(struct sherd_comm *, const struct board_place *place);
+/* Collectives that follow come from this place too, of another communicator of the same engine. */
+void comm_at_as(struct sherd_comm *, const struct sherd_comm *other);
+/* In long work between two places: still at it, whoever waits may go on waiting. */
+void comm_beat(struct sherd_comm *);
+/* NULL for a world of one. */
+struct board *comm_board(struct sherd_comm *);
+/* From now on every collective is compared over all ranks (kind, count, type, place) before it is submitted;
+ * ECOMM on all ranks, with who brought what, where they differ. The host waits for all ranks each time. */
+void comm_compare(struct sherd_comm *, int on);
+
+/* For comm.c: the comparison, if it is on. */
+int comm_check_same(
+    struct sherd_comm *, enum sherd_collective kind, int64_t elems, enum sherd_dtype type, uint32_t detail);
 
 /* Host-side helpers, blocking, for control and never inside a step. They use a small staging buffer and
  * queue of the communicator's own. */

@@ -36,6 +36,7 @@ struct job {
     int64_t elems;
     char *out;
     const char *in;
+    struct board_place place;
 };
 
 static void copy(void *dst, const void *src, size_t bytes)
@@ -173,7 +174,8 @@ static int run_job(void *args)
         .seq = ++channel->seq,
         .kind = job->kind,
         .type = job->type,
-        .detail = job->detail };
+        .detail = job->detail,
+        .place = job->place };
     int st = block_check(channel);
     if (st == SHERD_OK) {
         switch (job->kind) {
@@ -195,35 +197,52 @@ static int run_job(void *args)
     return st;
 }
 
-static int submit(struct sherd_queue *queue, const struct job *job)
+static int submit(struct sherd_queue *queue, const struct sherd_comm *comm, const struct job *what)
 {
-    return queue->dev->ops->submit(queue, run_job, job, sizeof(*job));
+    struct job job = *what;
+    job.shm = comm->impl;
+    job.place = comm->here;
+    return queue->dev->ops->submit(queue, run_job, &job, sizeof(job));
 }
 
 static int shm_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
     int64_t elems, enum sherd_dtype type)
 {
-    return submit(queue, &(struct job){ comm->impl, SHERD_ALL_GATHER, type, 0, elems, out, in });
+    return submit(queue, comm,
+        &(struct job){
+            .kind = SHERD_ALL_GATHER, .type = type, .detail = 0, .elems = elems, .out = out, .in = in });
 }
 
 static int shm_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue, void *out, void *in,
     int64_t elems, enum sherd_dtype type)
 {
-    return submit(
-        queue, &(struct job){ comm->impl, SHERD_REDUCE_SCATTER, type, SHERD_REDUCE_SUM, elems, out, in });
+    return submit(queue, comm,
+        &(struct job){ .kind = SHERD_REDUCE_SCATTER,
+            .type = type,
+            .detail = SHERD_REDUCE_SUM,
+            .elems = elems,
+            .out = out,
+            .in = in });
 }
 
 static int shm_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
     int64_t elems, enum sherd_dtype type, enum sherd_reduce how)
 {
-    return submit(queue, &(struct job){ comm->impl, SHERD_ALL_REDUCE, type, how, elems, out, in });
+    return submit(queue, comm,
+        &(struct job){
+            .kind = SHERD_ALL_REDUCE, .type = type, .detail = how, .elems = elems, .out = out, .in = in });
 }
 
 static int shm_broadcast(
     struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in, size_t bytes, int root)
 {
-    return submit(queue,
-        &(struct job){ comm->impl, SHERD_BROADCAST, SHERD_U8, (uint32_t)root, (int64_t)bytes, out, in });
+    return submit(queue, comm,
+        &(struct job){ .kind = SHERD_BROADCAST,
+            .type = SHERD_U8,
+            .detail = (uint32_t)root,
+            .elems = (int64_t)bytes,
+            .out = out,
+            .in = in });
 }
 
 /* One end of a channel for comm; the block gets one more user. */
@@ -248,8 +267,12 @@ static int shm_dup(struct sherd_comm *comm, struct sherd_comm *twin)
     struct shm *shm = comm->impl;
     struct block *block = shm->channel.block;
     int32_t index = comm->world.rank == 0 ? block_reserve(block) : 0;
-    struct job job = { shm, SHERD_BROADCAST, SHERD_U8, 0, sizeof(index), (char *)&index,
-        (const char *)&index };
+    struct job job = { .shm = shm,
+        .kind = SHERD_BROADCAST,
+        .type = SHERD_U8,
+        .elems = sizeof(index),
+        .out = (char *)&index,
+        .in = (const char *)&index };
     SHERD_TRY(run_job(&job));
     if (index < 0)
         return SHERD_FAIL(SHERD_EUNSUPPORTED, "no more than %d communicators over the same ranks; close one",
@@ -265,6 +288,21 @@ static void shm_abort(struct sherd_comm *comm, const char *reason)
 static int shm_check(struct sherd_comm *comm)
 {
     return block_check_alive(&((struct shm *)comm->impl)->channel);
+}
+
+static struct board *shm_board(struct sherd_comm *comm)
+{
+    return block_board(((struct shm *)comm->impl)->channel.block);
+}
+
+static uint64_t shm_pulse(struct sherd_comm *comm)
+{
+    return board_pulse(shm_board(comm), comm->world.rank);
+}
+
+static const char *shm_tell(struct sherd_comm *comm, char *buf, size_t bytes)
+{
+    return board_tell_all(shm_board(comm), buf, bytes);
 }
 
 static void shm_close(struct sherd_comm *comm)
@@ -287,6 +325,9 @@ const struct comm_ops comm_shm = {
     .abort = shm_abort,
     .close = shm_close,
     .check = shm_check,
+    .board = shm_board,
+    .pulse = shm_pulse,
+    .tell = shm_tell,
 };
 
 static int check_size(int size)

@@ -19,7 +19,7 @@
 
 #define RING_JOBS 256
 #define JOB_BYTES 640 /* of arguments */
-#define ERROR_BYTES 1024
+#define ERROR_BYTES 2048
 
 #define XX(name)                                                                                             \
     _Static_assert(sizeof(struct sherd_##name) <= JOB_BYTES, #name ": its arguments do not fit into a job");

@@ -36,7 +36,7 @@ void cuda_unwatch(struct cuda_device *cd, const struct cuda_watch *watch)
 static int ask(const struct cuda_device *cd, double waited)
 {
     int st = SHERD_OK;
-    char text[512] = "";
+    char text[2048] = "";
     for (struct cuda_watch *w = cd->watches; w; w = w->next) {
         int one = w->poll(w->ctx, waited);
         if (one != SHERD_OK && st == SHERD_OK) {

@@ -53,11 +53,9 @@ static void differ(int rank, struct sherd_comm *comm, struct sherd_device *dev, 
     SHERD_KEEP(st, sherd_queue_sync(queue));
     T_EQ(st, SHERD_ECOMM);
     T_HAS(sherd_error(), "ranks call different collectives");
-    T_HAS(sherd_error(), "rank 1");
+    T_HAS(sherd_error(), "ranks 0, 2: ");
+    T_HAS(sherd_error(), "; rank 1: ");
     T_HAS(sherd_error(), "#2");
-    char mine[16];
-    snprintf(mine, sizeof(mine), "rank %d", rank);
-    T_HAS(sherd_error(), mine);
     /* And nothing is right any more. */
     T_FAILS(sum(comm, queue, buf, 8, SHERD_F32), SHERD_EPEER, "different collectives");
     sherd_queue_destroy(queue);
@@ -110,7 +108,7 @@ static void one_is_late(int rank, struct sherd_comm *comm, struct sherd_device *
     T_TRUE(st == SHERD_ETIMEOUT || st == SHERD_EPEER);
     T_TRUE(rank != 2 || st == SHERD_EPEER);
     T_HAS(
-        sherd_error(), "all-reduce #2 (1 f32): no progress for 0.5 s, 1 of 3 ranks have not come: rank 2 (");
+        sherd_error(), "all-reduce #2 (1 f32): no progress for 0.5 s, 1 of 3 ranks have not come: rank 2");
     T_HAS(sherd_error(), "last seen at #1");
     sherd_queue_destroy(queue);
 }
