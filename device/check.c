@@ -145,10 +145,25 @@ static int norm_kind(const char *op, enum sherd_norm_kind kind)
     return size(op, "kind", (int64_t)kind, SHERD_LAYER_NORM, SHERD_RMS_NORM);
 }
 
+/* Runs of rows in a wider matrix. */
+static int norm_runs(const char *op, int64_t rows, int64_t cols, int64_t run, int64_t pitch)
+{
+    if (run == 0 && pitch == 0)
+        return SHERD_OK;
+    if (run < 1 || rows % run)
+        return SHERD_FAIL(
+            SHERD_EINVAL, "%s: run is %lld, it must divide rows, %lld", op, (long long)run, (long long)rows);
+    if (pitch / run < cols)
+        return SHERD_FAIL(SHERD_EINVAL, "%s: pitch is %lld, but %lld rows of %lld must fit in it", op,
+            (long long)pitch, (long long)run, (long long)cols);
+    return SHERD_OK;
+}
+
 static int check_norm_forward(const void *args)
 {
     const struct sherd_norm_forward *a = args;
     SHERD_TRY(matrix("norm_forward", "rows", a->rows, "cols", a->cols));
+    SHERD_TRY(norm_runs("norm_forward", a->rows, a->cols, a->run, a->pitch));
     SHERD_TRY(norm_kind("norm_forward", a->kind));
     SHERD_TRY(type_of("norm_forward", "type", a->type));
     SHERD_TRY(number("norm_forward", "eps", a->eps));
@@ -167,6 +182,7 @@ static int check_norm_backward(const void *args)
 {
     const struct sherd_norm_backward *a = args;
     SHERD_TRY(matrix("norm_backward", "rows", a->rows, "cols", a->cols));
+    SHERD_TRY(norm_runs("norm_backward", a->rows, a->cols, a->run, a->pitch));
     SHERD_TRY(norm_kind("norm_backward", a->kind));
     SHERD_TRY(type_of("norm_backward", "type", a->type));
     SHERD_TRY(type_of("norm_backward", "grad_type", a->grad_type));

@@ -25,6 +25,12 @@ VEC_INLINE float square_deviation(const float *x, float mean, int64_t n)
     return total;
 }
 
+/* Elements before a row. */
+VEC_INLINE int64_t row_start(int64_t row, int64_t cols, int64_t run, int64_t pitch)
+{
+    return run ? row / run * pitch + row % run * cols : row * cols;
+}
+
 VEC_CLONES static void norm_forward_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_norm_forward *a = ctx;
@@ -34,8 +40,9 @@ VEC_CLONES static void norm_forward_task(const void *ctx, int64_t task, void *pa
     const float *w = vec_load(a->w, 0, n, a->type, w_buf);
     const float *b = a->b && a->kind == SHERD_LAYER_NORM ? vec_load(a->b, 0, n, a->type, b_buf) : NULL;
     for (int64_t row = first; row < last; row++) {
-        const float *x = vec_load(a->x, row * n, n, a->type, x_buf);
-        float *y = vec_place(a->y, row * n, a->type, x_buf);
+        int64_t at = row_start(row, n, a->run, a->pitch);
+        const float *x = vec_load(a->x, at, n, a->type, x_buf);
+        float *y = vec_place(a->y, at, a->type, x_buf);
         float mean = a->kind == SHERD_LAYER_NORM ? vec_sum(x, n) / (float)n : 0.0f;
         float rstd = 1.0f / sqrtf(square_deviation(x, mean, n) / (float)n + a->eps);
         if (b) {
@@ -47,7 +54,7 @@ VEC_CLONES static void norm_forward_task(const void *ctx, int64_t task, void *pa
             for (int64_t i = 0; i < n; i++)
                 y[i] = (x[i] - mean) * rstd * w[i];
         }
-        vec_store(a->y, row * n, n, a->type, y);
+        vec_store(a->y, at, n, a->type, y);
         if (a->kind == SHERD_LAYER_NORM)
             a->mean[row] = mean;
         a->rstd[row] = rstd;
@@ -110,13 +117,14 @@ VEC_CLONES static void norm_backward_task(const void *ctx, int64_t task, void *p
     float *dw = a->dw ? partial : NULL, *db = a->db ? partial + n : NULL;
     const float *w = vec_load(a->w, 0, n, a->type, w_buf);
     for (int64_t row = first; row < last; row++) {
-        const float *dy = vec_load(a->dy, row * n, n, a->type, dy_buf);
-        const float *x = vec_load(a->x, row * n, n, a->type, x_buf);
-        const float *add = a->add ? vec_load(a->add, row * n, n, a->type, add_buf) : NULL;
-        float *dx = vec_place(a->dx, row * n, a->type, dy_buf);
+        int64_t at = row_start(row, n, a->run, a->pitch);
+        const float *dy = vec_load(a->dy, at, n, a->type, dy_buf);
+        const float *x = vec_load(a->x, at, n, a->type, x_buf);
+        const float *add = a->add ? vec_load(a->add, at, n, a->type, add_buf) : NULL;
+        float *dx = vec_place(a->dx, at, a->type, dy_buf);
         backward_row(
             a, dy, x, w, add, dx, a->kind == SHERD_LAYER_NORM ? a->mean[row] : 0.0f, a->rstd[row], dw, db);
-        vec_store(a->dx, row * n, n, a->type, dx);
+        vec_store(a->dx, at, n, a->type, dx);
     }
 }
 

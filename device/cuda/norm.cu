@@ -11,6 +11,12 @@
 #define MAX_THREADS 512
 #define HELD (MAX_THREADS * WIDE * 2) /* columns: two packs a thread */
 
+/* Elements before a row: see struct sherd_norm_forward. */
+__device__ static inline int64_t row_start(int64_t row, int64_t cols, int64_t run, int64_t pitch)
+{
+    return run ? row / run * pitch + row % run * cols : row * cols;
+}
+
 /* ---- forward ---- */
 
 template <typename T, int V>
@@ -19,8 +25,9 @@ __global__ void __launch_bounds__(MAX_THREADS)
 {
     constexpr int W = WIDE;
     int64_t row = blockIdx.x;
-    const T *x = (const T *)a.x + row * a.cols;
-    T *y = (T *)a.y + row * a.cols;
+    int64_t at = row_start(row, a.cols, a.run, a.pitch);
+    const T *x = (const T *)a.x + at;
+    T *y = (T *)a.y + at;
     float v[V][W], sum = 0, mean = 0;
 #pragma unroll
     for (int i = 0; i < V; i++) {
@@ -67,8 +74,9 @@ __global__ void __launch_bounds__(MAX_THREADS)
 template <typename T> __global__ void norm_forward_any(const __grid_constant__ struct sherd_norm_forward a)
 {
     int64_t row = blockIdx.x;
-    const T *x = (const T *)a.x + row * a.cols, *w = (const T *)a.w, *b = (const T *)a.b;
-    T *y = (T *)a.y + row * a.cols;
+    int64_t at = row_start(row, a.cols, a.run, a.pitch);
+    const T *x = (const T *)a.x + at, *w = (const T *)a.w, *b = (const T *)a.b;
+    T *y = (T *)a.y + at;
     float sum = 0, mean = 0;
     if (a.kind == SHERD_LAYER_NORM) {
         for (int64_t c = threadIdx.x; c < a.cols; c += blockDim.x)
@@ -97,8 +105,8 @@ extern "C" int cuda_norm_forward(struct sherd_queue *queue, const void *args)
     if (a->rows == 0 || a->cols == 0)
         return SHERD_OK;
     unsigned rows = (unsigned)a->rows;
-    int held = a->cols % WIDE == 0 && a->cols <= HELD && aligned16(a->y) && aligned16(a->x) &&
-               aligned16(a->w) && aligned16(a->b);
+    int held = a->cols % WIDE == 0 && a->pitch % WIDE == 0 && a->cols <= HELD && aligned16(a->y) &&
+               aligned16(a->x) && aligned16(a->w) && aligned16(a->b);
     WITH_TYPE("norm_forward", a->type, T, {
         if (!held)
             norm_forward_any<T><<<rows, round32(a->cols, THREADS), 0, stream>>>(*a);
@@ -125,7 +133,8 @@ __global__ void __launch_bounds__(MAX_THREADS)
     int64_t first = blockIdx.x * block_rows;
     int64_t last = first + block_rows < a.rows ? first + block_rows : a.rows;
     for (int64_t row = first; row < last; row++) {
-        const T *x = (const T *)a.x + row * a.cols, *dy = (const T *)a.dy + row * a.cols;
+        int64_t at = row_start(row, a.cols, a.run, a.pitch);
+        const T *x = (const T *)a.x + at, *dy = (const T *)a.dy + at;
         float mean = layer ? a.mean[row] : 0.0f, rstd = a.rstd[row];
         float h[V][W], g[V][W], sum_g = 0, sum_gh = 0;
 #pragma unroll
@@ -155,11 +164,11 @@ __global__ void __launch_bounds__(MAX_THREADS)
             if (c >= a.cols)
                 continue;
             float add[W];
-            load<W>(add, (const T *)a.add + row * a.cols + c, a.add ? W : 0);
+            load<W>(add, (const T *)a.add + at + c, a.add ? W : 0);
 #pragma unroll
             for (int j = 0; j < W; j++)
                 add[j] += rstd * (g[i][j] - mean_g - h[i][j] * mean_gh);
-            store<W>((T *)a.dx + row * a.cols + c, add, W);
+            store<W>((T *)a.dx + at + c, add, W);
         }
     }
     float *parts = (float *)a.scratch + blockIdx.x * a.cols;
@@ -187,7 +196,8 @@ __global__ void norm_backward_any(const __grid_constant__ struct sherd_norm_back
     T *dx = (T *)a.dx;
     bool layer = a.kind == SHERD_LAYER_NORM;
     for (int64_t row = first; row < last; row++) {
-        const T *x = (const T *)a.x + row * a.cols, *dy = (const T *)a.dy + row * a.cols;
+        int64_t at = row_start(row, a.cols, a.run, a.pitch);
+        const T *x = (const T *)a.x + at, *dy = (const T *)a.dy + at;
         float mean = layer ? a.mean[row] : 0.0f, rstd = a.rstd[row], sum_g = 0, sum_gh = 0;
         for (int64_t c = threadIdx.x; c < a.cols; c += blockDim.x) {
             float h = (to_float(x[c]) - mean) * rstd, d = to_float(dy[c]), g = d * to_float(w[c]);
@@ -202,8 +212,8 @@ __global__ void norm_backward_any(const __grid_constant__ struct sherd_norm_back
         float mean_g = layer ? sum_g / (float)a.cols : 0.0f, mean_gh = sum_gh / (float)a.cols;
         for (int64_t c = threadIdx.x; c < a.cols; c += blockDim.x) {
             float h = (to_float(x[c]) - mean) * rstd, g = to_float(dy[c]) * to_float(w[c]);
-            float past = add ? to_float(add[row * a.cols + c]) : 0.0f;
-            from_float(&dx[row * a.cols + c], past + rstd * (g - mean_g - h * mean_gh));
+            float past = add ? to_float(add[at + c]) : 0.0f;
+            from_float(&dx[at + c], past + rstd * (g - mean_g - h * mean_gh));
         }
     }
 }
@@ -232,8 +242,9 @@ extern "C" int cuda_norm_backward(struct sherd_queue *queue, const void *args)
     if (a.kind == SHERD_RMS_NORM)
         a.db = NULL;
     unsigned blocks = (unsigned)scratch_row_blocks(a.rows);
-    int held = a.cols % WIDE == 0 && a.cols <= HELD && aligned16(a.dx) && aligned16(a.dy) && aligned16(a.x) &&
-               aligned16(a.w) && aligned16(a.add) && aligned16(a.scratch);
+    int held = a.cols % WIDE == 0 && a.pitch % WIDE == 0 && a.cols <= HELD && aligned16(a.dx) &&
+               aligned16(a.dy) && aligned16(a.x) && aligned16(a.w) && aligned16(a.add) &&
+               aligned16(a.scratch);
     WITH_TYPE("norm_backward", a.type, T, {
         if (a.kind == SHERD_LAYER_NORM)
             launch_backward<T, SHERD_LAYER_NORM>(stream, &a, blocks, held);

@@ -115,24 +115,29 @@ enum sherd_norm_kind { SHERD_LAYER_NORM, SHERD_RMS_NORM };
 
 /* LayerNorm (arXiv 1607.06450): y = (x - mean) * rstd * w + b, rstd = 1/sqrt(var + eps), biased variance.
  * RMSNorm (arXiv 1910.07467): y = x * rstd * w, rstd = 1/sqrt(mean(x^2) + eps); mean and b unused (NULL).
- * x, y [rows,cols]; w, b [cols]; mean, rstd [rows] float. b may be NULL. */
+ * x, y [rows,cols]; w, b [cols]; mean, rstd [rows] float. b may be NULL. With `run`, the rows are parts of a
+ * wider matrix: after every `run` rows, which lie one after the other, the next begin `pitch` elements after
+ * the first of these. */
 struct sherd_norm_forward {
     void *y;
     float *mean, *rstd;
     const void *x, *w, *b;
     int64_t rows, cols;
+    int64_t run, pitch; /* 0 = all rows lie one after the other */
     float eps;
     enum sherd_norm_kind kind;
     enum sherd_dtype type;
 };
 
 /* dx = gradient through the norm + add (add [rows,cols] may be NULL: the gradient that came past the norm
- * on the residual path; dx may be add). dw, db [cols] are added to; NULL where frozen or absent. */
+ * on the residual path; dx may be add, or dy). dw, db [cols] are added to; NULL where frozen or absent. run
+ * and pitch hold for dx, dy, x and add. */
 struct sherd_norm_backward {
     void *dx, *dw, *db;
     const void *dy, *x, *w, *add;
     const float *mean, *rstd;
     int64_t rows, cols;
+    int64_t run, pitch;
     enum sherd_norm_kind kind;
     enum sherd_dtype type, grad_type;
     void *scratch; /* sherd_norm_backward_scratch() bytes */

@@ -110,6 +110,10 @@ static void layers(void **state)
     REFUSES(norm_forward, norm, eps, -1.0f, SHERD_EINVAL);
     REFUSES(norm_forward, norm, eps, NAN, SHERD_EINVAL);
     REFUSES(norm_forward, norm, mean, NULL, SHERD_EINVAL);
+    REFUSES(norm_forward, norm, run, 2, SHERD_EINVAL); /* rows is 1 */
+    struct sherd_norm_backward runs = dnorm;
+    runs.rows = runs.run = 3;
+    REFUSES(norm_backward, runs, pitch, 2, SHERD_EINVAL);
     REFUSES(norm_backward, dnorm, mean, NULL, SHERD_EINVAL);
     REFUSES(norm_backward, dnorm, scratch, NULL, SHERD_EINVAL);
     REFUSES(norm_backward, dnorm, rows, -3, SHERD_EINVAL);

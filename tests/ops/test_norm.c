@@ -194,11 +194,96 @@ static void rms_norm(void **state)
     sizes(SHERD_RMS_NORM);
 }
 
+/* ---- rows in runs ---- */
+
+struct runs {
+    int64_t outer, run, pitch, cols; /* rows = outer * run */
+    enum sherd_dtype type, grad_type;
+};
+
+/* Between packed rows and the runs of a wider matrix, of which the rest stays as it is. */
+static void place_rows(const struct runs *s, double *wide, double *packed, int pack)
+{
+    for (int64_t r = 0; r < s->outer * s->run; r++) {
+        double *a = wide + r / s->run * s->pitch + r % s->run * s->cols, *b = packed + r * s->cols;
+        memcpy(pack ? b : a, pack ? a : b, (size_t)s->cols * sizeof(double));
+    }
+}
+
+/* The same bits as with the rows packed, nothing else written, dx in place of dy. */
+static void runs_case(struct op_test *t, const void *arg)
+{
+    const struct runs *s = arg;
+    int64_t rows = s->outer * s->run, n = rows * s->cols, wide = s->outer * s->pitch;
+    double *px = op_doubles(t, n), *pdy = op_doubles(t, n);
+    struct op_buf *x = op_random(t, wide, s->type, 2, 0.5), *w = op_random(t, s->cols, s->type, 0.3, 1);
+    struct op_buf *y = op_inout(op_random(t, wide, s->type, 1, 0));
+    struct op_buf *dx = op_inout(op_random(t, wide, s->type, 1, 0));
+    double *want_y = keep(t, y), *want_dx = keep(t, dx);
+    place_rows(s, x->host, px, 1);
+    place_rows(s, dx->host, pdy, 1);
+    struct op_buf *bx = op_input(t, px, n, s->type), *bdy = op_input(t, pdy, n, s->type);
+    struct op_buf *by = op_output(t, n, s->type), *bdx = op_output(t, n, s->type);
+    struct op_buf *rstd = op_output(t, rows, SHERD_F32), *brstd = op_output(t, rows, SHERD_F32);
+    double *zero = op_doubles(t, s->cols);
+    struct op_buf *dw = op_inout(op_input(t, zero, s->cols, s->grad_type));
+    struct op_buf *bdw = op_inout(op_input(t, zero, s->cols, s->grad_type));
+    struct sherd_norm_forward f = { .y = by->dev,
+        .rstd = brstd->dev,
+        .x = bx->dev,
+        .w = w->dev,
+        .rows = rows,
+        .cols = s->cols,
+        .eps = (float)EPS,
+        .kind = SHERD_RMS_NORM,
+        .type = s->type };
+    struct sherd_norm_backward b = { .dx = bdx->dev,
+        .dw = bdw->dev,
+        .dy = bdy->dev,
+        .x = bx->dev,
+        .w = w->dev,
+        .rstd = brstd->dev,
+        .rows = rows,
+        .cols = s->cols,
+        .kind = SHERD_RMS_NORM,
+        .type = s->type,
+        .grad_type = s->grad_type };
+    b.scratch = op_scratch(t, sherd_norm_backward_scratch(&b));
+    OP_RUN(t, sherd_norm_forward(t->queue, &f));
+    OP_RUN(t, sherd_norm_backward(t->queue, &b));
+    f.y = y->dev, f.rstd = rstd->dev, f.x = x->dev;
+    b.dx = dx->dev, b.dw = dw->dev, b.dy = dx->dev, b.x = x->dev, b.rstd = rstd->dev;
+    f.run = b.run = s->run;
+    f.pitch = b.pitch = s->pitch;
+    OP_RUN(t, sherd_norm_forward(t->queue, &f));
+    OP_RUN(t, sherd_norm_backward(t->queue, &b));
+    if (t->repeat)
+        return;
+    place_rows(s, want_y, op_read(t, by), 0);
+    place_rows(s, want_dx, op_read(t, bdx), 0);
+    op_expect(t, "y", y, want_y, 0);
+    op_expect(t, "rstd", rstd, op_read(t, brstd), 0);
+    op_expect(t, "dx", dx, want_dx, 0);
+    op_expect(t, "dw", dw, op_read(t, bdw), 0);
+}
+
+static void rows_in_runs(void **state)
+{
+    (void)state;
+    static const int64_t sizes[][4] = { { 1, 1, 1, 1 }, { 5, 3, 40, 8 }, { 7, 2, 35, 9 },
+        { 60, 4, 1024, 128 } };
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+        for (int v = 0; v < 4; v++)
+            op_run(runs_case, &(struct runs){ sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3],
+                                  op_types[v % 2], op_types[v / 2] });
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layer_norm),
         cmocka_unit_test(rms_norm),
+        cmocka_unit_test(rows_in_runs),
     };
     return op_main(argc, argv, tests, ARRAY_LEN(tests));
 }
