@@ -12,7 +12,8 @@
 #include <sherd/ops.h>
 #include "base/status.h"
 
-static const struct model_family *const families[] = { &model_gpt2, &model_llama };
+static const struct model_family *const families[] = { &model_gpt2, &model_llama, &model_qwen2,
+    &model_qwen3 };
 
 const char *sherd_model_family(int i)
 {
@@ -99,6 +100,33 @@ static int fill_heads(struct sherd_model_config *c, const struct model_family *f
     return SHERD_OK;
 }
 
+static int fill_scaling(struct sherd_model_config *c, const struct model_family *family)
+{
+    if (c->rope_scaling == SHERD_ROPE_PLAIN)
+        return SHERD_OK;
+    if (c->rope_scaling != SHERD_ROPE_LINEAR && c->rope_scaling != SHERD_ROPE_LLAMA3)
+        return SHERD_FAIL(
+            SHERD_ECONFIG, "model.rope_scaling is %d, which is no SHERD_ROPE value", (int)c->rope_scaling);
+    if (family->learns_places)
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "model.rope_scaling: %s learns its positions and rotates nothing: set it to none", family->name);
+    SHERD_TRY(check_float("rope_factor", c->rope_factor));
+    SHERD_TRY(check_float("rope_low_freq", c->rope_low_freq));
+    SHERD_TRY(check_float("rope_high_freq", c->rope_high_freq));
+    c->rope_factor = c->rope_factor > 0 ? c->rope_factor : 1.0f;
+    if (c->rope_scaling == SHERD_ROPE_LINEAR)
+        return SHERD_OK;
+    c->rope_low_freq = c->rope_low_freq > 0 ? c->rope_low_freq : 1.0f;
+    c->rope_high_freq = c->rope_high_freq > 0 ? c->rope_high_freq : 4.0f;
+    c->rope_context = c->rope_context ? c->rope_context : 8192;
+    SHERD_TRY(check_size("rope_context", c->rope_context));
+    if (c->rope_high_freq <= c->rope_low_freq)
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "model.rope_high_freq is %g, it must be above model.rope_low_freq %g", (double)c->rope_high_freq,
+            (double)c->rope_low_freq);
+    return SHERD_OK;
+}
+
 /* Checks a config and replaces zeros by the family's defaults. */
 static int fill_config(struct sherd_model_config *c, const struct model_family *family)
 {
@@ -122,6 +150,7 @@ static int fill_config(struct sherd_model_config *c, const struct model_family *
     c->norm_eps = c->norm_eps > 0 ? c->norm_eps : 1e-5f;
     c->rope_theta = c->rope_theta > 0 ? c->rope_theta : 10000.0f;
     c->init_std = c->init_std > 0 ? c->init_std : 0.02f;
+    SHERD_TRY(fill_scaling(c, family));
     if (c->tied != 0 && c->tied != 1)
         return SHERD_FAIL(SHERD_ECONFIG, "model.tied is %d: it must be 0 or 1", c->tied);
     return SHERD_OK;
@@ -138,7 +167,7 @@ int sherd_model_build(struct sherd_model **out, const struct sherd_model_config 
     struct sherd_model *model = mem_zalloc(1, sizeof(*model));
     if (!model)
         return SHERD_ENOMEM;
-    SHERD_TRY_OUT(family->spec(&model->spec, &model->arena, &full));
+    SHERD_TRY_OUT(family->spec(&model->spec, &model->arena, family, &full));
     SHERD_TRY_OUT(model_check_spec(&model->spec));
     model->params = model_count(&model->spec);
     model->family = family;

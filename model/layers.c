@@ -175,6 +175,46 @@ size_t norm_scratch(const struct norm *n, int64_t rows, enum sherd_dtype type)
         .rows = rows, .cols = n->cols, .kind = n->kind, .type = type, .grad_type = SHERD_F32 });
 }
 
+int head_norm_forward(const struct sherd_run *run, const struct norm *n, int64_t heads, int64_t pitch,
+    void *y, float *rstd, const void *x)
+{
+    return sherd_norm_forward(run->queue, &(struct sherd_norm_forward){
+                                              .y = y,
+                                              .rstd = rstd,
+                                              .x = x,
+                                              .w = weight(run, n->w),
+                                              .rows = run_rows(run) * heads,
+                                              .cols = n->cols,
+                                              .run = heads,
+                                              .pitch = pitch,
+                                              .eps = n->eps,
+                                              .kind = n->kind,
+                                              .type = run->type,
+                                          });
+}
+
+int head_norm_backward(const struct sherd_run *run, const struct norm *n, int64_t heads, int64_t pitch,
+    void *dx, const void *x, const float *rstd, void *scratch)
+{
+    SHERD_TRY(settle_fresh(run, n->w, n->cols));
+    return sherd_norm_backward(run->queue, &(struct sherd_norm_backward){
+                                               .dx = dx,
+                                               .dw = gradient(run, n->w),
+                                               .dy = dx,
+                                               .x = x,
+                                               .w = weight(run, n->w),
+                                               .rstd = rstd,
+                                               .rows = run_rows(run) * heads,
+                                               .cols = n->cols,
+                                               .run = heads,
+                                               .pitch = pitch,
+                                               .kind = n->kind,
+                                               .type = run->type,
+                                               .grad_type = run->grad_type,
+                                               .scratch = scratch,
+                                           });
+}
+
 /* ---- attention ---- */
 
 static float attend_scale(const struct transformer *t)

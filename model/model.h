@@ -34,14 +34,19 @@ int model_freeze(struct sherd_model *model, const char *pattern);
 /* A family fills spec from a config that has all fields set and checked. */
 struct model_family {
     const char *name;
-    int64_t context;   /* default */
-    int tied;          /* what model.tied: auto means */
-    int free_heads;    /* kv_heads and head_dim may be chosen */
+    const char *architecture; /* what config.json calls it */
+    const char *export_more;  /* lines of config.json that only this family has; NULL for none */
+    int64_t context;          /* default */
+    int tied;                 /* what model.tied: auto means */
+    int free_heads;           /* kv_heads and head_dim may be chosen */
+    int qkv_bias;             /* q, k and v have biases (in llama.c; gpt2.c has them everywhere) */
+    int qk_norm;              /* the heads of q and k are normed */
     int learns_places; /* positions are rows of a table; otherwise rotations of q and k, which need pairs */
     int64_t (*mlp_width)(int64_t width); /* default */
-    int (*spec)(struct sherd_model_spec *spec, struct arena *arena, const struct sherd_model_config *config);
+    int (*spec)(struct sherd_model_spec *spec, struct arena *arena, const struct model_family *family,
+        const struct sherd_model_config *config);
 };
-extern const struct model_family model_gpt2, model_llama;
+extern const struct model_family model_gpt2, model_llama, model_qwen2, model_qwen3;
 /* ECONFIG names those that there are. */
 int model_find_family(const struct model_family **out, const char *name);
 

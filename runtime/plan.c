@@ -138,7 +138,12 @@ int sherd_config_model(struct sherd_model **out, const struct sherd_config *c)
         .tied = c->model.tied,
         .norm_eps = (float)c->model.norm_eps,
         .rope_theta = (float)c->model.rope_theta,
-        .init_std = (float)c->model.init_std };
+        .init_std = (float)c->model.init_std,
+        .rope_scaling = c->model.rope_scaling,
+        .rope_factor = (float)c->model.rope_factor,
+        .rope_low_freq = (float)c->model.rope_low_freq,
+        .rope_high_freq = (float)c->model.rope_high_freq,
+        .rope_context = c->model.rope_context };
     SHERD_TRY(sherd_model_build(out, &m));
     for (int i = 0; i < c->model.freeze.n; i++) {
         int st = model_freeze(*out, c->model.freeze.items[i]);

@@ -14,7 +14,7 @@ A file holds, beside its settings in __metadata__:
   g/NAME            F32, gradient of the first step, before clipping
   d/NAME            F16, final weight minus initial weight
 
-usage: tools/gold.py [folder]
+usage: tools/gold.py [folder [model...]]
 """
 import json
 import math
@@ -33,7 +33,21 @@ MODELS = {
               "rope_theta": 10000.0},
     "llama-tied": {"family": "llama", "vocab": 53, "layers": 1, "heads": 4, "kv_heads": 2, "mlp_width": 24,
                    "tied": 1, "rope_theta": 500.0},
+    "llama3": {"family": "llama", "vocab": 53, "layers": 1, "heads": 4, "kv_heads": 2, "head_dim": 8, "mlp_width": 24,
+               "tied": 1, "rope_theta": 100.0, "rope_scaling": 2, "rope_factor": 8.0, "rope_low_freq": 1.0,
+               "rope_high_freq": 4.0, "rope_context": 32},
+    "linear": {"family": "llama", "vocab": 53, "layers": 1, "heads": 3, "kv_heads": 1, "mlp_width": 24, "tied": 1,
+               "rope_theta": 100.0, "rope_scaling": 1, "rope_factor": 2.0},
+    "qwen2": {"family": "qwen2", "vocab": 53, "layers": 1, "heads": 4, "kv_heads": 2, "mlp_width": 24, "tied": 0,
+              "rope_theta": 10000.0, "norm_eps": 1e-6},
+    "qwen3": {"family": "qwen3", "vocab": 53, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 10, "mlp_width": 24,
+              "tied": 1, "rope_theta": 1000.0, "norm_eps": 1e-6},
 }
+SCALING = {0: "default", 1: "linear", 2: "llama3"}
+
+
+def head_dim(c):
+    return c.get("head_dim", c["width"] // c["heads"])
 
 
 def gpt2_shapes(c):
@@ -51,7 +65,7 @@ def gpt2_shapes(c):
 
 
 def llama_shapes(c):
-    C, M, D = c["width"], c["mlp_width"], c["width"] // c["heads"]
+    C, M, D = c["width"], c["mlp_width"], head_dim(c)
     shapes = {"model.embed_tokens.weight": (c["vocab"], C)}
     for i in range(c["layers"]):
         h = f"model.layers.{i}."
@@ -63,6 +77,11 @@ def llama_shapes(c):
                    h + "post_attention_layernorm.weight": (C,),
                    h + "mlp.gate_proj.weight": (M, C), h + "mlp.up_proj.weight": (M, C),
                    h + "mlp.down_proj.weight": (C, M)}
+        if c["family"] == "qwen2":
+            shapes |= {h + "self_attn.q_proj.bias": (c["heads"] * D,), h + "self_attn.k_proj.bias": (c["kv_heads"] * D,),
+                       h + "self_attn.v_proj.bias": (c["kv_heads"] * D,)}
+        if c["family"] == "qwen3":
+            shapes |= {h + "self_attn.q_norm.weight": (D,), h + "self_attn.k_norm.weight": (D,)}
     shapes["model.norm.weight"] = (C,)
     if not c["tied"]:
         shapes["lm_head.weight"] = (c["vocab"], C)
@@ -98,25 +117,47 @@ def gpt2(c, w, tokens):
     return norm("transformer.ln_f", x) @ w["transformer.wte.weight"].T
 
 
-def rope(x, theta):
+def frequencies(c):
+    D = head_dim(c)
+    f = c["rope_theta"] ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)
+    scaling = c.get("rope_scaling", 0)
+    if scaling == 1:
+        return f / c["rope_factor"]
+    if scaling == 0:
+        return f
+    turns = c["rope_context"] * f / (2 * math.pi)
+    blend = ((turns - c["rope_low_freq"]) / (c["rope_high_freq"] - c["rope_low_freq"])).clamp(0, 1)
+    return (1 - blend) * f / c["rope_factor"] + blend * f
+
+
+def rope(x, freq):
     D = x.shape[-1]
-    angle = torch.outer(torch.arange(x.shape[-2], dtype=x.dtype), theta ** (-torch.arange(0, D, 2, dtype=x.dtype) / D))
+    angle = torch.outer(torch.arange(x.shape[-2], dtype=x.dtype), freq)
     cos, sin = angle.cos(), angle.sin()
     a, b = x[..., : D // 2], x[..., D // 2:]
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
 def llama(c, w, tokens):
+    freq = frequencies(c)
+
     def norm(name, x):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + c["norm_eps"]) * w[name]
+
+    def heads(h, what, n, x):
+        y = x @ w[f"{h}self_attn.{what}_proj.weight"].T
+        if c["family"] == "qwen2":
+            y = y + w[f"{h}self_attn.{what}_proj.bias"]
+        y = heads_of(y, n)
+        if c["family"] == "qwen3" and what != "v":
+            y = norm(f"{h}self_attn.{what}_norm.weight", y)
+        return y if what == "v" else rope(y, freq)
 
     x = w["model.embed_tokens.weight"][tokens]
     for i in range(c["layers"]):
         h = f"model.layers.{i}."
         n = norm(h + "input_layernorm.weight", x)
-        q = rope(heads_of(n @ w[h + "self_attn.q_proj.weight"].T, c["heads"]), c["rope_theta"])
-        k = rope(heads_of(n @ w[h + "self_attn.k_proj.weight"].T, c["kv_heads"]), c["rope_theta"])
-        v = heads_of(n @ w[h + "self_attn.v_proj.weight"].T, c["kv_heads"])
+        q, k, v = (heads(h, what, c["heads" if what == "q" else "kv_heads"], n) for what in "qkv")
         k, v = (t.repeat_interleave(c["heads"] // c["kv_heads"], 1) for t in (k, v))
         x = x + attention(q, k, v).transpose(1, 2).flatten(2) @ w[h + "self_attn.o_proj.weight"].T
         n = norm(h + "post_attention_layernorm.weight", x)
@@ -126,7 +167,7 @@ def llama(c, w, tokens):
     return norm("model.norm.weight", x) @ head.T
 
 
-FAMILIES = {"gpt2": (gpt2_shapes, gpt2), "llama": (llama_shapes, llama)}
+FAMILIES = {"gpt2": (gpt2_shapes, gpt2)} | {name: (llama_shapes, llama) for name in ("llama", "qwen2", "qwen3")}
 
 
 def draw(shapes, gen):
@@ -158,12 +199,19 @@ def compare_with_transformers(c, weights, tokens, logits):
             n_head=c["heads"], n_inner=c["mlp_width"], layer_norm_epsilon=c["norm_eps"], resid_pdrop=0,
             embd_pdrop=0, attn_pdrop=0, bos_token_id=None, eos_token_id=None, attn_implementation="eager"))
     else:
-        model = tf.LlamaForCausalLM(tf.LlamaConfig(
+        name = c["family"].capitalize()
+        scaling = {"rope_type": SCALING[c.get("rope_scaling", 0)], "rope_theta": c["rope_theta"]}
+        if c.get("rope_scaling"):
+            scaling["factor"] = c["rope_factor"]
+        if c.get("rope_scaling") == 2:
+            scaling |= {"low_freq_factor": c["rope_low_freq"], "high_freq_factor": c["rope_high_freq"],
+                        "original_max_position_embeddings": c["rope_context"]}
+        model = getattr(tf, name + "ForCausalLM")(getattr(tf, name + "Config")(
             vocab_size=c["vocab"], max_position_embeddings=c["context"], hidden_size=c["width"],
             num_hidden_layers=c["layers"], num_attention_heads=c["heads"], num_key_value_heads=c["kv_heads"],
-            intermediate_size=c["mlp_width"], rms_norm_eps=c["norm_eps"], tie_word_embeddings=bool(c["tied"]),
-            rope_parameters={"rope_type": "default", "rope_theta": c["rope_theta"]}, bos_token_id=None,
-            eos_token_id=None, attn_implementation="eager"))
+            head_dim=head_dim(c), intermediate_size=c["mlp_width"], rms_norm_eps=c["norm_eps"],
+            tie_word_embeddings=bool(c["tied"]), rope_parameters=scaling, bos_token_id=None, eos_token_id=None,
+            attn_implementation="eager"))
     model = model.double().eval()
     missing, unexpected = model.load_state_dict(weights, strict=False)
     assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
@@ -237,5 +285,5 @@ def make(name, folder):
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    for model in MODELS:
+    for model in sys.argv[2:] or MODELS:
         make(model, sys.argv[1] if len(sys.argv) > 1 else "tests/golden")

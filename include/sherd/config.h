@@ -44,6 +44,9 @@ struct sherd_config {
         int64_t vocab, width, layers, heads, kv_heads, head_dim, mlp_width, context;
         int tied;
         double norm_eps, rope_theta, init_std;
+        enum sherd_rope_scaling rope_scaling;
+        double rope_factor, rope_low_freq, rope_high_freq;
+        int64_t rope_context;
         struct sherd_texts freeze; /* patterns of tensor names, * matches any text */
     } model;
     struct {

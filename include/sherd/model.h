@@ -129,7 +129,11 @@ SHERD_API void sherd_model_destroy(struct sherd_model *model); /* NULL is fine *
 SHERD_API const struct sherd_model_spec *sherd_model_spec_of(const struct sherd_model *model);
 SHERD_API int64_t sherd_model_params(const struct sherd_model *model); /* elements, tied ones once */
 
-/* A built-in transformer, by family: "gpt2" or "llama". 0 is a default only where it says so. */
+/* How rotary positions are stretched beyond the context of a first training. */
+enum sherd_rope_scaling { SHERD_ROPE_PLAIN, SHERD_ROPE_LINEAR, SHERD_ROPE_LLAMA3 };
+
+/* A built-in transformer, by family: "gpt2", "llama" (2 and 3), "qwen2" or "qwen3". 0 is a default only where
+ * it says so; what says llama holds for the families with rotary positions. */
 struct sherd_model_config {
     const char *family;
     int64_t vocab, width, layers, heads;
@@ -141,6 +145,10 @@ struct sherd_model_config {
     float norm_eps;    /* 0 = 1e-5 */
     float rope_theta;  /* llama; 0 = 10000 */
     float init_std;    /* 0 = 0.02 */
+    enum sherd_rope_scaling rope_scaling; /* llama */
+    float rope_factor;                    /* linear, llama3: how far; 0 = 1 */
+    float rope_low_freq, rope_high_freq;  /* llama3: turns within rope_context; 0 = 1 and 4 */
+    int64_t rope_context;                 /* llama3: context of the first training; 0 = 8192 */
 };
 
 /* Builds the spec of a family and creates the model. ECONFIG names the field. */

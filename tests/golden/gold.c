@@ -60,11 +60,17 @@ void gold_open(struct gold *gold, const char *name)
         .layers = whole_number(gold, "layers"),
         .heads = whole_number(gold, "heads"),
         .kv_heads = whole_number(gold, "kv_heads"),
+        .head_dim = whole_number(gold, "head_dim"),
         .mlp_width = whole_number(gold, "mlp_width"),
         .context = whole_number(gold, "context"),
         .tied = (int)whole_number(gold, "tied"),
         .norm_eps = (float)gold_number(gold, "norm_eps"),
         .rope_theta = (float)gold_number(gold, "rope_theta"),
+        .rope_scaling = (enum sherd_rope_scaling)whole_number(gold, "rope_scaling"),
+        .rope_factor = (float)gold_number(gold, "rope_factor"),
+        .rope_low_freq = (float)gold_number(gold, "rope_low_freq"),
+        .rope_high_freq = (float)gold_number(gold, "rope_high_freq"),
+        .rope_context = whole_number(gold, "rope_context"),
     };
 }
 

@@ -175,7 +175,7 @@ static void all_stages(void **state)
     }
 }
 
-static char gpt2[] = "gpt2", llama[] = "llama", tied[] = "llama-tied";
+static char gpt2[] = "gpt2", llama[] = "llama", tied[] = "llama-tied", qwen2[] = "qwen2", qwen3[] = "qwen3";
 
 int main(void)
 {
@@ -183,6 +183,8 @@ int main(void)
         { "gpt2", all_stages, NULL, NULL, gpt2 },
         { "llama", all_stages, NULL, NULL, llama },
         { "llama-tied", all_stages, NULL, NULL, tied },
+        { "qwen2", all_stages, NULL, NULL, qwen2 },
+        { "qwen3", all_stages, NULL, NULL, qwen3 },
     };
     return cmocka_run_group_tests_name("golden engine", tests, NULL, NULL);
 }

@@ -70,7 +70,7 @@ static float *golden(struct runner *r, const char *prefix, const struct weight *
     float *whole = mem_zalloc((size_t)weight->elems, sizeof(*whole));
     int64_t at = 0;
     for (int i = 0; i < p->n_parts; i++) {
-        int64_t elems = p->parts[i].rows * p->shape[1];
+        int64_t elems = p->parts[i].rows * (p->dims == 2 ? p->shape[1] : 1);
         float *part = gold_floats(&r->gold, prefix, p->parts[i].name, elems);
         memcpy(whole + at, part, (size_t)elems * sizeof(*whole));
         mem_free(part);
@@ -363,7 +363,8 @@ static void bf16_storage(void **state)
     close_runner(&r);
 }
 
-static char gpt2[] = "gpt2", llama[] = "llama", tied[] = "llama-tied";
+static char gpt2[] = "gpt2", llama[] = "llama", tied[] = "llama-tied", llama3[] = "llama3",
+            stretched[] = "linear", qwen2[] = "qwen2", qwen3[] = "qwen3";
 
 int main(void)
 {
@@ -371,9 +372,15 @@ int main(void)
         { "gpt2 f32", f32, NULL, NULL, gpt2 },
         { "llama f32", f32, NULL, NULL, llama },
         { "llama-tied f32", f32, NULL, NULL, tied },
+        { "llama3 f32", f32, NULL, NULL, llama3 },
+        { "linear f32", f32, NULL, NULL, stretched },
+        { "qwen2 f32", f32, NULL, NULL, qwen2 },
+        { "qwen3 f32", f32, NULL, NULL, qwen3 },
         { "gpt2 bf16", bf16_storage, NULL, NULL, gpt2 },
         { "llama bf16", bf16_storage, NULL, NULL, llama },
         { "llama-tied bf16", bf16_storage, NULL, NULL, tied },
+        { "qwen2 bf16", bf16_storage, NULL, NULL, qwen2 },
+        { "qwen3 bf16", bf16_storage, NULL, NULL, qwen3 },
     };
     return cmocka_run_group_tests_name("golden layers", tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
  */
 #include "tests/check.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include <sherd/model.h>
@@ -61,6 +62,25 @@ static void published_sizes(void **state)
             1235814400 },
         { { .family = "llama", .vocab = 32000, .width = 4096, .layers = 32, .heads = 32, .mlp_width = 11008 },
             6738415616 },
+        { { .family = "qwen2",
+              .vocab = 151936,
+              .width = 896,
+              .layers = 24,
+              .heads = 14,
+              .kv_heads = 2,
+              .mlp_width = 4864,
+              .tied = 1 },
+            494032768 },
+        { { .family = "qwen3",
+              .vocab = 151936,
+              .width = 1024,
+              .layers = 28,
+              .heads = 16,
+              .kv_heads = 8,
+              .head_dim = 128,
+              .mlp_width = 3072,
+              .tied = 1 },
+            596049920 },
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct sherd_model *model = NULL;
@@ -116,7 +136,9 @@ static void vectors_do_not_decay(void **state)
     }
     assert_string_equal(sherd_model_family(0), "gpt2");
     assert_string_equal(sherd_model_family(1), "llama");
-    assert_null(sherd_model_family(2));
+    assert_string_equal(sherd_model_family(2), "qwen2");
+    assert_string_equal(sherd_model_family(3), "qwen3");
+    assert_null(sherd_model_family(4));
     assert_null(sherd_model_family(-1));
 }
 
@@ -216,6 +238,12 @@ static void bad_configs(void **state)
     REFUSE(tiny_llama, heads, 8, "need an even one");
     REFUSE(tiny_llama, heads, 7, "or set model.head_dim");
     REFUSE(tiny_llama, rope_theta, -5.0f, "model.rope_theta");
+    REFUSE(tiny_llama, rope_scaling, (enum sherd_rope_scaling)7, "model.rope_scaling is 7");
+    REFUSE(tiny_gpt2, rope_scaling, SHERD_ROPE_LINEAR, "gpt2 learns its positions");
+    struct sherd_model_config llama3 = tiny_llama;
+    llama3.rope_scaling = SHERD_ROPE_LLAMA3;
+    REFUSE(llama3, rope_high_freq, 0.5f, "must be above model.rope_low_freq 1");
+    REFUSE(llama3, rope_factor, NAN, "model.rope_factor is nan");
 }
 
 static void long_sequences(void **state)
