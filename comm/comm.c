@@ -117,8 +117,13 @@ static int has_kind(const struct sherd_device *dev)
 /* Shared memory serves devices that run host functions in queue order on host memory. */
 static int check_shared(const struct sherd_device *dev, int size)
 {
-    if (has_kind(dev))
-        return SHERD_OK;
+    if (has_kind(dev)) {
+        if (dev->ops->comm->built == COMM_BUILT)
+            return SHERD_OK;
+        return SHERD_FAIL(SHERD_EUNSUPPORTED,
+            "device '%s': the plugin is not of this build of sherd; build and install both together",
+            dev->name);
+    }
     if (strcmp(dev->ops->kind, "cpu") != 0 || !dev->ops->submit)
         return SHERD_FAIL(SHERD_EUNSUPPORTED,
             "device '%s' has no communication between %d ranks in this build", dev->name, size);

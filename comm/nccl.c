@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Ranks on GPUs, through NCCL; built into the GPU plugin. Communicators are non-blocking: no call of NCCL's
- * holds the host up, and every wait is here, with a deadline and a look at NCCL's own errors and at the other
- * ranks (through the side, see comm/ops.h). Waits for a GPU that is stuck in a collective end through a watch
- * on the device.
+ * Ranks on GPUs, through NCCL; built into the GPU plugin. Every wait is here, with a deadline and a look at
+ * NCCL's own errors and at the other ranks (through the side, see comm/ops.h). Waits for a GPU that is stuck
+ * in a collective end through a watch on the device.
+ *
+ * A non-blocking root, which opens under our eyes, moves nothing itself. What moves is split from it and is
+ * blocking: NCCL makes each call of a non-blocking communicator in a new thread, some 50 us. A blocking call
+ * holds the host up only while it sets something up that all ranks must come for, the first time; so ranks
+ * meet on the side before it. And so few calls are left under way that the GPU's queue never fills up.
  *
  * The communicator that is opened is for gathering: with memory that was exposed, NCCL moves it by copy
  * engines and leaves the processors to the mathematics. Its twins are for reducing, with NCCL's defaults.
@@ -27,6 +31,8 @@
 #define OLDEST NCCL_VERSION(2, 18, 1) /* non-blocking communicators that can be split */
 #define LOOK_SECONDS 0.05             /* between looks at the other ranks */
 #define CLOSE_SECONDS 30.0
+#define UNDER_WAY 128       /* calls between two marks; at most three times as many are under way */
+#define MET 256             /* slots for kinds of calls that have been made, a power of two */
 #define GONE ncclNumResults /* not a result of NCCL's: the communicator was aborted */
 
 _Static_assert(sizeof(ncclUniqueId) <= COMM_ID_BYTES, "an NCCL id does not fit");
@@ -41,8 +47,15 @@ struct window {
 #endif
 };
 
+/* Shared by the communicators of one rank that came from one opening; used by the thread that opens them. */
+struct root {
+    ncclComm_t comm; /* NULL once it has been aborted */
+    int users;
+};
+
 struct nccl {
     struct sherd_comm *owner;
+    struct root *root;
     pthread_mutex_t lock; /* around every use of comm, as another thread may abort */
     ncclComm_t comm;      /* NULL once it has been aborted, for this: */
     char reason[1500];
@@ -50,8 +63,11 @@ struct nccl {
     uint64_t pulse; /* of the other ranks, as last seen; and how long the wait had lasted when it changed */
     double pulse_waited;
     struct window *windows;
+    int exposed;      /* windows made so far */
     const char *last; /* name and number of the last collective brought */
     unsigned long long calls;
+    cudaEvent_t marks[2]; /* recorded in turn, every UNDER_WAY calls */
+    uint64_t met[MET];    /* what meet() has met for */
 };
 
 /* A collective. */
@@ -121,7 +137,7 @@ static int ended(const struct nccl *n)
 
 /* ---- waiting ---- */
 
-/* NCCL's state of a communicator: ncclInProgress while a call is under way. */
+/* NCCL's state of the communicator. */
 static ncclResult_t state_of(struct nccl *n)
 {
     ncclResult_t async = ncclSuccess;
@@ -131,44 +147,36 @@ static ncclResult_t state_of(struct nccl *n)
     return r == ncclSuccess ? async : r;
 }
 
+/* NCCL's state of the root: ncclInProgress while a call is under way. */
+static ncclResult_t state_of_root(const struct nccl *n)
+{
+    ncclResult_t async = ncclSuccess;
+    ncclResult_t r = n->root->comm ? ncclCommGetAsyncError(n->root->comm, &async) : GONE;
+    return r == ncclSuccess ? async : r;
+}
+
 static int look_at_peers(const struct nccl *n)
 {
     struct sherd_comm *side = n->owner->side;
     return side->ops->check(side);
 }
 
-/* Until the last call has been taken, at most `seconds`. Does not end the communicator. NCCL makes each call
- * of a non-blocking communicator in a thread of its own, some tens of microseconds: the first millisecond is
- * spun. */
-static int wait_ready(struct nccl *n, const char *what, double seconds)
+/* Until the root has taken the last call and, with `child`, NCCL's thread has filled in n->comm, which may be
+ * after the root says that it is ready. At most `seconds`; ends nothing. */
+static int wait_root(struct nccl *n, int child, const char *what, double seconds)
 {
-    double start = clock_seconds(), looked = start;
+    double start = clock_seconds();
     for (;;) {
-        ncclResult_t r = state_of(n);
-        if (r == ncclSuccess)
+        ncclResult_t r = state_of_root(n);
+        if (r == ncclSuccess && (!child || __atomic_load_n(&n->comm, __ATOMIC_ACQUIRE)))
             return SHERD_OK;
-        if (r != ncclInProgress)
+        if (r != ncclSuccess && r != ncclInProgress)
             return r == GONE ? ended(n) : fail(r, what);
-        double now = clock_seconds();
-        if (now - looked > LOOK_SECONDS) {
-            SHERD_TRY(look_at_peers(n));
-            looked = now;
-        }
-        if (now - start > seconds)
+        SHERD_TRY(look_at_peers(n));
+        if (clock_seconds() - start > seconds)
             return SHERD_FAIL(SHERD_ETIMEOUT, "NCCL: %s: not all ranks have come in %g s", what, seconds);
-        if (now - start > 0.001)
-            nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+        nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
     }
-}
-
-/* The result of a call that was just made. Some calls say success and are still under way: only the state of
- * the communicator tells. */
-static int settle(struct nccl *n, ncclResult_t r, const char *what)
-{
-    if (r == GONE)
-        return ended(n);
-    int st = r == ncclInProgress || r == ncclSuccess ? wait_ready(n, what, n->owner->timeout) : fail(r, what);
-    return st == SHERD_OK ? SHERD_OK : give_up(n, st);
 }
 
 /* Neither this GPU nor any other rank has made progress for the timeout: a rank that is still at work may be
@@ -266,6 +274,39 @@ static int check_exposed(const struct nccl *n, const struct call *c, size_t byte
     return SHERD_OK;
 }
 
+/* All ranks have come to this place, or it fails in time. */
+static int come_together(struct nccl *n)
+{
+    return sherd_comm_barrier(n->owner->side);
+}
+
+/* Before a call unlike those made so far, as all ranks see it: what NCCL sets up may depend on all of this.
+ */
+static int meet(struct nccl *n, const struct call *c)
+{
+    const uint64_t key[] = { c->elems, (uint64_t)c->kind, (uint64_t)c->type, (uint64_t)c->detail,
+        (uint64_t)n->exposed };
+    uint64_t hash = 14695981039346656037u;
+    for (size_t i = 0; i < ARRAY_LEN(key); i++)
+        hash = (hash ^ key[i] ^ (hash >> 29)) * 1099511628211u;
+    uint64_t *met = &n->met[(hash >> 40) % MET];
+    if (*met == hash)
+        return SHERD_OK;
+    SHERD_TRY(come_together(n));
+    *met = hash;
+    return SHERD_OK;
+}
+
+/* A call that finds the GPU's queue full holds the host up until there is room, which may be never. */
+static int leave_room(struct nccl *n, cudaStream_t stream)
+{
+    if (n->calls % UNDER_WAY)
+        return SHERD_OK;
+    cudaEvent_t mark = n->marks[n->calls / UNDER_WAY % ARRAY_LEN(n->marks)];
+    SHERD_TRY(cuda_wait_event(cuda_device(n->owner->dev), mark));
+    return CUDA_CHECK(cudaEventRecord(mark, stream));
+}
+
 static int run(struct sherd_comm *comm, struct sherd_queue *queue, const struct call *call, size_t size)
 {
     struct nccl *n = comm->impl;
@@ -273,12 +314,19 @@ static int run(struct sherd_comm *comm, struct sherd_queue *queue, const struct 
         return SHERD_OK;
     SHERD_TRY(check_exposed(n, call, call->elems * size));
     cudaStream_t stream = cuda_enter(queue);
+    int st = meet(n, call);
+    if (st == SHERD_OK)
+        st = leave_room(n, stream);
+    if (st != SHERD_OK)
+        return give_up(n, st);
     pthread_mutex_lock(&n->lock);
     ncclResult_t r = n->comm ? enqueue(n->comm, call, stream) : GONE;
     pthread_mutex_unlock(&n->lock);
     n->last = names[call->kind];
     n->calls++;
-    return settle(n, r, n->last);
+    if (r == ncclSuccess)
+        return SHERD_OK;
+    return r == GONE ? ended(n) : give_up(n, fail(r, n->last));
 }
 
 static int nccl_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
@@ -326,13 +374,17 @@ static int nccl_expose(struct sherd_comm *comm, void *base, size_t bytes)
     w->bytes = bytes;
     w->next = n->windows;
     n->windows = w;
+    n->exposed++;
     SHERD_TRY(CUDA_CHECK(cudaSetDevice(cuda_device(comm->dev)->index)));
+    int st = come_together(n);
+    if (st != SHERD_OK)
+        return give_up(n, st);
     pthread_mutex_lock(&n->lock);
-    /* The handle is written when the call is complete, so it must stay where it is. */
     ncclResult_t r =
         n->comm ? ncclCommWindowRegister(n->comm, base, bytes, &w->handle, NCCL_WIN_COLL_SYMMETRIC) : GONE;
     pthread_mutex_unlock(&n->lock);
-    SHERD_TRY(settle(n, r, "window"));
+    if (r != ncclSuccess)
+        return r == GONE ? ended(n) : give_up(n, fail(r, "window"));
     if (!w->handle)
         log_info("NCCL registers no memory here (no peer access, or switched off); collectives go without");
 #else
@@ -391,25 +443,48 @@ static int nccl_make_id(void *id)
     return SHERD_OK;
 }
 
-static struct nccl *nccl_new(struct sherd_comm *comm)
+static struct nccl *nccl_new(struct sherd_comm *comm, struct root *root)
 {
     struct nccl *n = mem_zalloc(1, sizeof(*n));
     if (!n)
         return NULL;
     n->owner = comm;
+    n->root = root;
     n->last = "none";
     snprintf(n->reason, sizeof(n->reason), "it was never opened");
     n->watch = (struct cuda_watch){ .poll = watch, .ctx = n };
     pthread_mutex_init(&n->lock, NULL);
+    root->users++;
     comm->impl = n;
-    cuda_watch(cuda_device(comm->dev), &n->watch);
     return n;
+}
+
+static int start(struct sherd_comm *comm, struct root *root)
+{
+    struct nccl *n = nccl_new(comm, root);
+    if (!n)
+        return SHERD_ENOMEM;
+    cuda_watch(cuda_device(comm->dev), &n->watch);
+    CUDA_TRY(cudaSetDevice(cuda_device(comm->dev)->index));
+    for (size_t i = 0; i < ARRAY_LEN(n->marks); i++)
+        CUDA_TRY(cudaEventCreateWithFlags(&n->marks[i], cudaEventDisableTiming));
+    return SHERD_OK;
+}
+
+/* The first of a family brings its root. */
+static int start_family(struct sherd_comm *comm)
+{
+    struct root *root = mem_zalloc(1, sizeof(*root));
+    int st = root ? start(comm, root) : SHERD_ENOMEM;
+    if (root && root->users == 0)
+        mem_free(root);
+    return st;
 }
 
 static ncclConfig_t config_for(int gathering)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
+    config.blocking = 1;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
     if (gathering)
         config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
@@ -419,14 +494,57 @@ static ncclConfig_t config_for(int gathering)
     return config;
 }
 
-/* One rank of this process begins to open; it is ready later. */
+/* One rank of this process begins to open its root; it is ready later. */
 static int begin(struct nccl *n, const ncclUniqueId *id)
 {
     const struct sherd_world *world = &n->owner->world;
-    ncclConfig_t config = config_for(1);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
     SHERD_TRY(CUDA_CHECK(cudaSetDevice(cuda_device(n->owner->dev)->index)));
-    ncclResult_t r = ncclCommInitRankConfig(&n->comm, world->size, *id, world->rank, &config);
+    ncclResult_t r = ncclCommInitRankConfig(&n->root->comm, world->size, *id, world->rank, &config);
     return r == ncclSuccess || r == ncclInProgress ? SHERD_OK : fail(r, "ncclCommInitRankConfig");
+}
+
+/* n->comm begins to be split from the root. */
+static int begin_split(struct nccl *n, int gathering)
+{
+    ncclConfig_t config = config_for(gathering);
+    SHERD_TRY(CUDA_CHECK(cudaSetDevice(cuda_device(n->owner->dev)->index)));
+    ncclResult_t r =
+        n->root->comm ? ncclCommSplit(n->root->comm, 0, n->owner->world.rank, &n->comm, &config) : GONE;
+    if (r == ncclSuccess || r == ncclInProgress)
+        return SHERD_OK;
+    return r == GONE ? ended(n) : fail(r, "ncclCommSplit");
+}
+
+/* Opening has failed: nothing of the family can be opened from now on. What was being split goes with its
+ * root. */
+static int give_up_opening(struct nccl *n, int status)
+{
+    int st = give_up(n, status);
+    if (n->root->comm) {
+        ncclResult_t r = ncclCommAbort(n->root->comm);
+        n->root->comm = NULL;
+        if (r != ncclSuccess && r != ncclInProgress)
+            log_warn("NCCL: abort: %s", ncclGetErrorString(r));
+    }
+    return st;
+}
+
+static int open_roots(struct sherd_comm *const *comms, int n, const ncclUniqueId *id)
+{
+    int st = SHERD_OK;
+    /* Ranks of one thread must begin together, or the first would wait for the second. */
+    ncclResult_t r = ncclGroupStart();
+    for (int i = 0; i < n && st == SHERD_OK; i++)
+        st = begin(comms[i]->impl, id);
+    ncclResult_t ending = ncclGroupEnd();
+    r = r != ncclSuccess ? r : ending;
+    if (st == SHERD_OK && r != ncclSuccess && r != ncclInProgress)
+        st = fail(r, "opening");
+    for (int i = 0; i < n && st == SHERD_OK; i++)
+        st = wait_root(comms[i]->impl, 0, "opening", comms[i]->timeout);
+    return st;
 }
 
 static int nccl_open(struct sherd_comm *const *comms, int n, const void *id)
@@ -435,55 +553,26 @@ static int nccl_open(struct sherd_comm *const *comms, int n, const void *id)
     int st = check_version();
     memcpy(&unique, id, sizeof(unique));
     for (int i = 0; i < n && st == SHERD_OK; i++)
-        st = nccl_new(comms[i]) ? SHERD_OK : SHERD_ENOMEM;
+        st = start_family(comms[i]);
     SHERD_TRY(st);
-    /* Ranks of one thread must begin together, or the first would wait for the second. */
-    ncclResult_t r = ncclGroupStart();
+    st = open_roots(comms, n, &unique);
     for (int i = 0; i < n && st == SHERD_OK; i++)
-        st = begin(comms[i]->impl, &unique);
-    ncclResult_t ending = ncclGroupEnd();
-    r = r != ncclSuccess ? r : ending;
-    if (st == SHERD_OK && r != ncclSuccess && r != ncclInProgress)
-        st = fail(r, "opening");
+        st = begin_split(comms[i]->impl, 1);
     for (int i = 0; i < n && st == SHERD_OK; i++)
-        st = settle(comms[i]->impl, ncclInProgress, "opening");
+        st = wait_root(comms[i]->impl, 1, "opening", comms[i]->timeout);
+    for (int i = 0; i < n && st != SHERD_OK; i++)
+        st = give_up_opening(comms[i]->impl, st);
     return st;
-}
-
-/* NCCL fills the new communicator's handle from a thread of its own, and the parent may say that it is ready
- * before that. */
-static int wait_child(struct nccl *from, struct nccl *n)
-{
-    const char *what = "a second communicator";
-    double start = clock_seconds();
-    while (!__atomic_load_n(&n->comm, __ATOMIC_ACQUIRE)) {
-        ncclResult_t r = state_of(from);
-        if (r == GONE)
-            return ended(from);
-        if (r != ncclSuccess && r != ncclInProgress)
-            return fail(r, what);
-        SHERD_TRY(look_at_peers(from));
-        if (clock_seconds() - start > from->owner->timeout)
-            return SHERD_FAIL(
-                SHERD_ETIMEOUT, "NCCL: %s: not all ranks have come in %g s", what, from->owner->timeout);
-        nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
-    }
-    return wait_ready(from, what, from->owner->timeout);
 }
 
 static int nccl_dup(struct sherd_comm *comm, struct sherd_comm *twin)
 {
-    struct nccl *from = comm->impl, *n = nccl_new(twin);
-    ncclConfig_t config = config_for(0);
-    if (!n)
-        return SHERD_ENOMEM;
-    SHERD_TRY(CUDA_CHECK(cudaSetDevice(cuda_device(comm->dev)->index)));
-    pthread_mutex_lock(&from->lock);
-    ncclResult_t r = from->comm ? ncclCommSplit(from->comm, 0, comm->world.rank, &n->comm, &config) : GONE;
-    pthread_mutex_unlock(&from->lock);
-    SHERD_TRY(settle(from, r, "ncclCommSplit"));
-    int st = wait_child(from, n);
-    return st == SHERD_OK ? settle(n, ncclInProgress, "a second communicator") : give_up(from, st);
+    struct nccl *from = comm->impl;
+    SHERD_TRY(start(twin, from->root));
+    int st = begin_split(twin->impl, 0);
+    if (st == SHERD_OK)
+        st = wait_root(twin->impl, 1, "a second communicator", comm->timeout);
+    return st == SHERD_OK ? SHERD_OK : give_up_opening(twin->impl, st);
 }
 
 static void nccl_abort(struct sherd_comm *comm, const char *reason)
@@ -492,23 +581,31 @@ static void nccl_abort(struct sherd_comm *comm, const char *reason)
         end(comm->impl, reason);
 }
 
-/* Flushes what is under way, within bounds, and frees; what cannot be flushed is aborted. */
+/* Within bounds; what cannot be closed is aborted. */
+static void root_close(struct nccl *n)
+{
+    struct root *root = n->root;
+    if (--root->users > 0)
+        return;
+    if (root->comm) {
+        ncclResult_t r = ncclCommFinalize(root->comm);
+        int st = r == ncclSuccess || r == ncclInProgress
+                     ? wait_root(n, 0, "closing", MIN(CLOSE_SECONDS, n->owner->timeout))
+                     : fail(r, "closing");
+        if (st != SHERD_OK)
+            log_warn("%s", sherd_error());
+        r = st == SHERD_OK ? ncclCommDestroy(root->comm) : ncclCommAbort(root->comm);
+        if (r != ncclSuccess && r != ncclInProgress)
+            log_warn("NCCL: closing: %s", ncclGetErrorString(r));
+    }
+    mem_free(root);
+}
+
+/* Waits for collectives under way, which end: the queues that they are in were waited for, or no rank is
+ * missing. */
 static void finish(struct nccl *n)
 {
-    if (!n->comm)
-        return;
-    ncclResult_t r = ncclCommFinalize(n->comm);
-    int st = SHERD_OK;
-    if (r == ncclInProgress)
-        st = wait_ready(n, "closing", MIN(CLOSE_SECONDS, n->owner->timeout));
-    else if (r != ncclSuccess)
-        st = fail(r, "closing");
-    if (st != SHERD_OK) {
-        log_warn("%s", sherd_error());
-        end(n, "closed");
-        return;
-    }
-    r = ncclCommDestroy(n->comm);
+    ncclResult_t r = n->comm ? ncclCommDestroy(n->comm) : ncclSuccess;
     n->comm = NULL;
     if (r != ncclSuccess && r != ncclInProgress)
         log_warn("NCCL: closing: %s", ncclGetErrorString(r));
@@ -529,12 +626,17 @@ static void nccl_close(struct sherd_comm *comm)
         window_close(n, w);
     }
     finish(n);
+    root_close(n);
+    for (size_t i = 0; i < ARRAY_LEN(n->marks); i++)
+        if (n->marks[i] && cudaEventDestroy(n->marks[i]) != cudaSuccess)
+            (void)cudaGetLastError();
     pthread_mutex_destroy(&n->lock);
     mem_free(n);
 }
 
 const struct comm_ops comm_nccl = {
     .kind = "nccl",
+    .built = COMM_BUILT,
     .all_gather = nccl_all_gather,
     .reduce_scatter = nccl_reduce_scatter,
     .all_reduce = nccl_all_reduce,

@@ -22,7 +22,9 @@
 
 struct comm_ops {
     const char *kind; /* "self", "shm", "nccl" */
-    int ordered;      /* sums are taken in rank order, in float (bf16 rounded once at the end) */
+    /* COMM_BUILT, of kinds from plugins: what is built apart must agree on this table. */
+    size_t built;
+    int ordered; /* sums are taken in rank order, in float (bf16 rounded once at the end) */
     /* out[size * elems] = in of every rank in rank order; in may be out + rank * elems (in place). */
     int (*all_gather)(struct sherd_comm *, struct sherd_queue *, void *out, const void *in, int64_t elems,
         enum sherd_dtype type);
@@ -83,6 +85,8 @@ struct sherd_comm {
     void *door_ctx;
     void *impl;
 };
+
+#define COMM_BUILT (sizeof(struct comm_ops) << 16 | sizeof(struct sherd_comm))
 
 /* This rank is at `place` now: pinned on the board, and told with the collectives that follow, which fail if
  * another rank brings them from another place. OK; tests may let it fail, or skip (> 0) what is to come. */

@@ -90,12 +90,18 @@ void sherd_device_free(struct sherd_device *dev, void *p)
     host->sherd_device_free(dev, p);
 }
 
+int sherd_comm_barrier(struct sherd_comm *comm)
+{
+    return host->sherd_comm_barrier(comm);
+}
+
 plugin_device_fn sherd_plugin_device;
 
 /* The two were built apart, so nothing is trusted before the sizes agree. */
 SHERD_API const struct dev_ops *sherd_plugin_device(const struct plugin_host *lent)
 {
-    if (lent->bytes != sizeof(*lent) || lent->op_count != OP_COUNT ||
+    static const uint32_t sizes[] = PLUGIN_SIZES_INIT;
+    if (lent->count != PLUGIN_SIZES || memcmp(lent->sizes, sizes, sizeof(sizes)) != 0 ||
         strcmp(lent->sherd_version(), BUILT_FOR) != 0)
         return NULL;
     host = lent;

@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "device/cuda/launch.h"
 
-#define SPIN_SECONDS 0.0002
+#define SPIN_SECONDS 0.02 /* a nap after less would show in what is timed */
 #define NAP_NANOSECONDS 50000
 #define ASK_SECONDS 0.05 /* between questions to the watchers */
 
