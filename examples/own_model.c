@@ -19,11 +19,10 @@ enum { V = 64, C = 32, F = 96, BATCH = 4, SEQ = 16, STEPS = 60, MAX_RANKS = 8 };
 
 /* ---- the table: tokens to vectors ---- */
 
-static int table_sizes(
-    const void *arg, const struct sherd_shape *in, enum sherd_dtype type, struct sherd_layer_sizes *out)
+static int table_sizes(const void *arg, const struct sherd_layer_plan *plan, struct sherd_layer_sizes *out)
 {
     struct sherd_embed_backward b = {
-        .batch = in->batch, .seq = in->seq, .width = C, .vocab = V, .type = type
+        .batch = plan->in.batch, .seq = plan->in.seq, .width = C, .vocab = V, .type = plan->type
     };
     (void)arg;
     *out = (struct sherd_layer_sizes){ .out_width = C, .scratch_bytes = sherd_embed_backward_scratch(&b) };
@@ -63,15 +62,14 @@ static size_t hidden_bytes(const struct sherd_shape *in, enum sherd_dtype type)
     return (size_t)(in->batch * in->seq) * F * sherd_dtype_bytes(type);
 }
 
-static int mlp_sizes(
-    const void *arg, const struct sherd_shape *in, enum sherd_dtype type, struct sherd_layer_sizes *out)
+static int mlp_sizes(const void *arg, const struct sherd_layer_plan *plan, struct sherd_layer_sizes *out)
 {
     (void)arg;
-    if (in->width != C)
-        return sherd_fail(SHERD_EINVAL, "the perceptron is %d wide, its input %lld", C, (long long)in->width);
-    *out = (struct sherd_layer_sizes){
-        .out_width = C, .saved_bytes = 2 * hidden_bytes(in, type), .scratch_bytes = hidden_bytes(in, type)
-    };
+    if (plan->in.width != C)
+        return sherd_fail(
+            SHERD_EINVAL, "the perceptron is %d wide, its input %lld", C, (long long)plan->in.width);
+    size_t hidden = hidden_bytes(&plan->in, plan->type);
+    *out = (struct sherd_layer_sizes){ .out_width = C, .saved_bytes = 2 * hidden, .scratch_bytes = hidden };
     return SHERD_OK;
 }
 
@@ -151,13 +149,12 @@ static int mlp_backward(struct sherd_run *r)
 
 /* ---- the head: logits and loss; in training all of it happens in backward ---- */
 
-static int head_sizes(
-    const void *arg, const struct sherd_shape *in, enum sherd_dtype type, struct sherd_layer_sizes *out)
+static int head_sizes(const void *arg, const struct sherd_layer_plan *plan, struct sherd_layer_sizes *out)
 {
-    int64_t rows = in->batch * in->seq;
-    struct sherd_loss l = { .rows = rows, .vocab = V, .type = type };
+    int64_t rows = plan->in.batch * plan->in.seq;
+    struct sherd_loss l = { .rows = rows, .vocab = V, .type = plan->type };
     (void)arg;
-    *out = (struct sherd_layer_sizes){ .saved_bytes = (size_t)rows * V * sherd_dtype_bytes(type),
+    *out = (struct sherd_layer_sizes){ .saved_bytes = (size_t)rows * V * sherd_dtype_bytes(plan->type),
         .scratch_bytes = sherd_loss_scratch(&l) };
     return SHERD_OK;
 }
@@ -211,9 +208,15 @@ static int head_backward(struct sherd_run *r)
 
 /* ---- the model: units of parameters, layers that use them ---- */
 
-static const struct sherd_layer_ops table_ops = { "table", table_sizes, table_forward, table_backward };
-static const struct sherd_layer_ops mlp_ops = { "mlp", mlp_sizes, mlp_forward, mlp_backward };
-static const struct sherd_layer_ops head_ops = { "head", head_sizes, head_forward, head_backward };
+static const struct sherd_layer_ops table_ops = {
+    .kind = "table", .sizes = table_sizes, .forward = table_forward, .backward = table_backward
+};
+static const struct sherd_layer_ops mlp_ops = {
+    .kind = "mlp", .sizes = mlp_sizes, .forward = mlp_forward, .backward = mlp_backward
+};
+static const struct sherd_layer_ops head_ops = {
+    .kind = "head", .sizes = head_sizes, .forward = head_forward, .backward = head_backward
+};
 
 #define MATRIX(text, rows, cols)                                                                             \
     {                                                                                                        \

@@ -30,12 +30,24 @@ static int has_qk_norm(const struct transformer *t)
 
 /* ---- memory ---- */
 
-/* Kept from forward to backward. q and k lie in qkv as attention takes them: normed and rotated. */
-struct saved {
-    void *n1, *qkv, *att, *r, *n2, *up, *act;
+/* All that a block needs; what is kept from forward to backward comes first. */
+struct memory {
+    void *raw, *att, *r, *up;                   /* raw: q, k, v as the product makes them */
     float *mean1, *rstd1, *lse, *mean2, *rstd2; /* means: LayerNorm only */
-    void *raw;                                  /* qkv before the norms of q and k; with these only */
     float *rstd_q, *rstd_k;
+    /* Kept too; or in work space, to be computed again from what is kept (SHERD_RECOMPUTE_CHEAP). */
+    void *n1, *n2, *act;
+    void *qkv; /* as attention takes it, q and k normed and rotated; is raw, rotated, without norms of q and k
+                */
+    /* work space */
+    void *wide;   /* [N,max(F,(H+2K)D)]: dup and dqkv, where they have no other place; else NULL */
+    void *medium; /* [N,max(F with SwiGLU,HD,C)]: gradient of n2, then att, then n1 */
+    void *dr;     /* [N,C] */
+    void *op;     /* of one operation at a time; also serves forward */
+    /* Gradients: dact and dup in `wide` for GELU, which works in place; dact in `medium` and dup over up for
+     * SwiGLU; dqkv over dup. */
+    void *dact, *dup, *dqkv;
+    size_t saved_bytes, scratch_bytes;
 };
 
 static float *cut_floats(struct cutter *c, int64_t n)
@@ -43,43 +55,12 @@ static float *cut_floats(struct cutter *c, int64_t n)
     return cut_elems(c, n, SHERD_F32);
 }
 
-static size_t place_saved(struct saved *s, const struct transformer *t, const struct sherd_shape *in,
-    enum sherd_dtype type, void *base)
-{
-    struct cutter c = { base, 0 };
-    int64_t N = in->batch * in->seq, C = t->width, F = t->mlp_width;
-    int64_t means = t->norm == SHERD_LAYER_NORM ? N : 0, raw = has_qk_norm(t) ? N : 0;
-    s->n1 = cut_elems(&c, N * C, type);
-    s->mean1 = cut_floats(&c, means);
-    s->rstd1 = cut_floats(&c, N);
-    s->qkv = cut_elems(&c, N * qkv_width(t), type);
-    s->raw = cut_elems(&c, raw * qkv_width(t), type);
-    s->rstd_q = cut_floats(&c, raw * t->heads);
-    s->rstd_k = cut_floats(&c, raw * t->kv_heads);
-    s->att = cut_elems(&c, N * t->heads * t->head_dim, type);
-    s->lse = cut_floats(&c, N * t->heads);
-    s->r = cut_elems(&c, N * C, type);
-    s->n2 = cut_elems(&c, N * C, type);
-    s->mean2 = cut_floats(&c, means);
-    s->rstd2 = cut_floats(&c, N);
-    s->up = cut_elems(&c, N * up_width(t), type);
-    s->act = cut_elems(&c, N * F, type);
-    return c.used;
-}
-
-/* Work space of backward; op also serves forward. */
-struct work {
-    void *wide;   /* [N,max(F or 2F,(H+2K)D)]: gradient of up, then of qkv */
-    void *medium; /* [N,max(F with SwiGLU,HD,C)]: gradient of act, then n2, then att, then n1 */
-    void *dr;     /* [N,C] */
-    void *op;     /* of one operation at a time */
-};
-
-static size_t op_scratch(const struct transformer *t, const struct sherd_shape *in, enum sherd_dtype type)
+static size_t op_scratch(const struct transformer *t, const struct sherd_layer_plan *plan)
 {
     const struct block *b = &t->block;
-    int64_t N = in->batch * in->seq;
-    size_t op = MAX(attend_scratch(t, in, type), norm_scratch(&b->norm1, N, type));
+    enum sherd_dtype type = plan->type;
+    int64_t N = plan->in.batch * plan->in.seq;
+    size_t op = MAX(attend_scratch(t, plan), norm_scratch(&b->norm1, N, type));
     op = MAX(op, MAX(linear_scratch(&b->qkv, N, type), linear_scratch(&b->o, N, type)));
     op = MAX(op, MAX(linear_scratch(&b->up, N, type), linear_scratch(&b->down, N, type)));
     if (has_qk_norm(t))
@@ -87,30 +68,73 @@ static size_t op_scratch(const struct transformer *t, const struct sherd_shape *
     return op;
 }
 
-static size_t place_work(struct work *w, const struct transformer *t, const struct sherd_shape *in,
-    enum sherd_dtype type, void *base)
+static void place_kept(
+    struct memory *m, struct cutter *c, const struct transformer *t, const struct sherd_layer_plan *plan)
 {
-    struct cutter c = { base, 0 };
-    int64_t N = in->batch * in->seq, C = t->width;
-    int64_t medium = MAX(C, t->heads * t->head_dim);
-    if (t->block.mlp == MLP_SWIGLU)
-        medium = MAX(medium, t->mlp_width);
-    w->wide = cut_elems(&c, N * MAX(up_width(t), qkv_width(t)), type);
-    w->medium = cut_elems(&c, N * medium, type);
-    w->dr = cut_elems(&c, N * C, type);
-    w->op = cut(&c, op_scratch(t, in, type));
-    return c.used;
+    enum sherd_dtype type = plan->type;
+    int64_t N = plan->in.batch * plan->in.seq, C = t->width;
+    int64_t means = t->norm == SHERD_LAYER_NORM ? N : 0, heads = has_qk_norm(t) ? N : 0;
+    m->raw = cut_elems(c, N * qkv_width(t), type);
+    m->att = cut_elems(c, N * t->heads * t->head_dim, type);
+    m->r = cut_elems(c, N * C, type);
+    m->up = cut_elems(c, N * up_width(t), type);
+    m->mean1 = cut_floats(c, means);
+    m->rstd1 = cut_floats(c, N);
+    m->lse = cut_floats(c, N * t->heads);
+    m->mean2 = cut_floats(c, means);
+    m->rstd2 = cut_floats(c, N);
+    m->rstd_q = cut_floats(c, heads * t->heads);
+    m->rstd_k = cut_floats(c, heads * t->kv_heads);
 }
 
-static int block_sizes(
-    const void *arg, const struct sherd_shape *in, enum sherd_dtype type, struct sherd_layer_sizes *out)
+static void place_work(
+    struct memory *m, struct cutter *c, const struct transformer *t, const struct sherd_layer_plan *plan)
+{
+    enum sherd_dtype type = plan->type;
+    int64_t N = plan->in.batch * plan->in.seq, C = t->width, F = t->mlp_width;
+    int swiglu = t->block.mlp == MLP_SWIGLU, fits = swiglu && up_width(t) >= qkv_width(t);
+    int64_t medium = MAX(MAX(C, t->heads * t->head_dim), swiglu ? F : 0);
+    m->medium = cut_elems(c, N * medium, type);
+    m->dr = cut_elems(c, N * C, type);
+    m->wide = fits ? NULL : cut_elems(c, N * MAX(swiglu ? 0 : F, qkv_width(t)), type);
+    m->dact = swiglu ? m->medium : m->wide;
+    m->dup = swiglu ? m->up : m->wide;
+    m->dqkv = fits ? m->up : m->wide;
+}
+
+/* With NULL for both regions only the sizes are right. */
+static struct memory place(
+    const struct transformer *t, const struct sherd_layer_plan *plan, void *saved, void *scratch)
+{
+    struct memory m;
+    struct cutter keep = { saved, 0 }, work = { scratch, 0 };
+    int64_t N = plan->in.batch * plan->in.seq, C = t->width;
+    int cheap = plan->recompute == SHERD_RECOMPUTE_CHEAP;
+    place_kept(&m, &keep, t, plan);
+    place_work(&m, &work, t, plan);
+    m.n1 = cheap ? m.medium : cut_elems(&keep, N * C, plan->type);
+    m.n2 = cheap ? m.medium : cut_elems(&keep, N * C, plan->type);
+    m.act = cheap ? m.dact : cut_elems(&keep, N * t->mlp_width, plan->type);
+    m.qkv = has_qk_norm(t) ? cut_elems(cheap ? &work : &keep, N * qkv_width(t), plan->type) : m.raw;
+    m.op = cut(&work, op_scratch(t, plan));
+    m.saved_bytes = keep.used;
+    m.scratch_bytes = work.used;
+    return m;
+}
+
+static struct memory memory_of(const struct sherd_run *run)
+{
+    struct sherd_layer_plan plan = run_plan(run);
+    return place(run->arg, &plan, run->saved, run->scratch);
+}
+
+static int block_sizes(const void *arg, const struct sherd_layer_plan *plan, struct sherd_layer_sizes *out)
 {
     const struct transformer *t = arg;
-    struct saved s;
-    struct work w;
-    *out = (struct sherd_layer_sizes){ .out_width = t->width,
-        .saved_bytes = place_saved(&s, t, in, type, NULL),
-        .scratch_bytes = place_work(&w, t, in, type, NULL) };
+    struct memory m = place(t, plan, NULL, NULL);
+    *out = (struct sherd_layer_sizes){
+        .out_width = t->width, .saved_bytes = m.saved_bytes, .scratch_bytes = m.scratch_bytes
+    };
     return SHERD_OK;
 }
 
@@ -140,26 +164,30 @@ static void *k_heads(const struct sherd_run *run, const struct transformer *t, v
     return (char *)qkv + (size_t)(t->heads * t->head_dim) * sherd_dtype_bytes(run->type);
 }
 
-static int qk_norm_forward(const struct sherd_run *run, const struct transformer *t, const struct saved *s)
+/* raw to qkv: the norms of q and k if there are any, and the rotation. */
+static int finish_qkv(const struct sherd_run *run, const struct transformer *t, const struct memory *m)
 {
-    if (!has_qk_norm(t))
-        return SHERD_OK;
-    size_t bytes = (size_t)(run_rows(run) * qkv_width(t)) * sherd_dtype_bytes(run->type);
-    SHERD_TRY(sherd_copy(run->queue, &(struct sherd_copy){ s->raw, s->qkv, bytes }));
-    SHERD_TRY(head_norm_forward(run, &t->block.q_norm, t->heads, qkv_width(t), s->qkv, s->rstd_q, s->raw));
-    return head_norm_forward(run, &t->block.k_norm, t->kv_heads, qkv_width(t), k_heads(run, t, s->qkv),
-        s->rstd_k, k_heads(run, t, s->raw));
+    int64_t width = qkv_width(t);
+    if (has_qk_norm(t)) {
+        size_t bytes = (size_t)(run_rows(run) * width) * sherd_dtype_bytes(run->type);
+        SHERD_TRY(sherd_copy(run->queue, &(struct sherd_copy){ m->qkv, m->raw, bytes }));
+        SHERD_TRY(head_norm_forward(run, &t->block.q_norm, t->heads, width, m->qkv, m->rstd_q, m->raw));
+        SHERD_TRY(head_norm_forward(run, &t->block.k_norm, t->kv_heads, width, k_heads(run, t, m->qkv),
+            m->rstd_k, k_heads(run, t, m->raw)));
+    }
+    return rotate(run, t, m->qkv, 0);
 }
 
-/* Turns the gradient of q and k after their norms into that before, in place. */
-static int qk_norm_backward(
-    const struct sherd_run *run, const struct transformer *t, const struct saved *s, void *dqkv, void *op)
+/* Turns the gradient of qkv into that of raw, in place. */
+static int unfinish_dqkv(const struct sherd_run *run, const struct transformer *t, const struct memory *m)
 {
+    int64_t width = qkv_width(t);
+    SHERD_TRY(rotate(run, t, m->dqkv, 1));
     if (!has_qk_norm(t))
         return SHERD_OK;
-    SHERD_TRY(head_norm_backward(run, &t->block.q_norm, t->heads, qkv_width(t), dqkv, s->raw, s->rstd_q, op));
-    return head_norm_backward(run, &t->block.k_norm, t->kv_heads, qkv_width(t), k_heads(run, t, dqkv),
-        k_heads(run, t, s->raw), s->rstd_k, op);
+    SHERD_TRY(head_norm_backward(run, &t->block.q_norm, t->heads, width, m->dqkv, m->raw, m->rstd_q, m->op));
+    return head_norm_backward(run, &t->block.k_norm, t->kv_heads, width, k_heads(run, t, m->dqkv),
+        k_heads(run, t, m->raw), m->rstd_k, m->op);
 }
 
 /* ---- the activation ---- */
@@ -172,12 +200,6 @@ static int act_forward(const struct sherd_run *run, const struct transformer *t,
             &(struct sherd_swiglu_forward){ .y = y, .x = x, .rows = N, .cols = F, .type = run->type });
     return sherd_gelu_forward(
         run->queue, &(struct sherd_gelu_forward){ .y = y, .x = x, .n = N * F, .type = run->type });
-}
-
-/* Where the gradient of act goes: GELU's backward works in place. */
-static void *act_gradient(const struct transformer *t, const struct work *w)
-{
-    return t->block.mlp == MLP_SWIGLU ? w->medium : w->wide;
 }
 
 static int act_backward(
@@ -200,46 +222,65 @@ static int block_forward(struct sherd_run *run)
         return SHERD_OK;
     const struct transformer *t = run->arg;
     const struct block *b = &t->block;
-    struct saved s;
-    struct work w;
-    place_saved(&s, t, &run->in, run->type, run->saved);
-    place_work(&w, t, &run->in, run->type, run->scratch);
+    struct memory m = memory_of(run);
 
-    SHERD_TRY(norm_forward(run, &b->norm1, s.n1, s.mean1, s.rstd1, run->x));
-    SHERD_TRY(linear_forward(run, &b->qkv, s.qkv, s.n1, NULL));
-    SHERD_TRY(qk_norm_forward(run, t, &s));
-    SHERD_TRY(rotate(run, t, s.qkv, 0));
-    SHERD_TRY(attend_forward(run, t, s.att, s.lse, s.qkv, w.op));
-    SHERD_TRY(linear_forward(run, &b->o, s.r, s.att, run->x));
-    SHERD_TRY(norm_forward(run, &b->norm2, s.n2, s.mean2, s.rstd2, s.r));
-    SHERD_TRY(linear_forward(run, &b->up, s.up, s.n2, NULL));
-    SHERD_TRY(act_forward(run, t, s.act, s.up));
-    return linear_forward(run, &b->down, run->y, s.act, s.r);
+    SHERD_TRY(norm_forward(run, &b->norm1, m.n1, m.mean1, m.rstd1, run->x));
+    SHERD_TRY(linear_forward(run, &b->qkv, m.raw, m.n1, NULL));
+    SHERD_TRY(finish_qkv(run, t, &m));
+    SHERD_TRY(attend_forward(run, t, m.att, m.lse, m.qkv, m.op));
+    SHERD_TRY(linear_forward(run, &b->o, m.r, m.att, run->x));
+    SHERD_TRY(norm_forward(run, &b->norm2, m.n2, m.mean2, m.rstd2, m.r));
+    SHERD_TRY(linear_forward(run, &b->up, m.up, m.n2, NULL));
+    SHERD_TRY(act_forward(run, t, m.act, m.up));
+    return run->again ? SHERD_OK : linear_forward(run, &b->down, run->y, m.act, m.r);
 }
 
+static int mlp_backward(const struct sherd_run *run, const struct transformer *t, const struct memory *m)
+{
+    const struct block *b = &t->block;
+    int cheap = run->recompute == SHERD_RECOMPUTE_CHEAP;
+    if (cheap)
+        SHERD_TRY(act_forward(run, t, m->act, m->up));
+    SHERD_TRY(linear_backward(run, &b->down, m->dact, run->dy, m->act, m->op));
+    SHERD_TRY(act_backward(run, t, m->dup, m->dact, m->up));
+    if (cheap)
+        SHERD_TRY(norm_forward(run, &b->norm2, m->n2, m->mean2, m->rstd2, m->r));
+    SHERD_TRY(linear_backward(run, &b->up, m->medium, m->dup, m->n2, m->op));
+    return norm_backward(run, &b->norm2, m->dr, m->medium, m->r, m->mean2, m->rstd2, run->dy, m->op);
+}
+
+static int attention_backward(
+    const struct sherd_run *run, const struct transformer *t, const struct memory *m)
+{
+    const struct block *b = &t->block;
+    int cheap = run->recompute == SHERD_RECOMPUTE_CHEAP;
+    SHERD_TRY(linear_backward(run, &b->o, m->medium, m->dr, m->att, m->op));
+    if (cheap && has_qk_norm(t))
+        SHERD_TRY(finish_qkv(run, t, m));
+    SHERD_TRY(attend_backward(run, t, m->dqkv, m->medium, m->att, m->qkv, m->lse, m->op));
+    SHERD_TRY(unfinish_dqkv(run, t, m));
+    if (cheap)
+        SHERD_TRY(norm_forward(run, &b->norm1, m->n1, m->mean1, m->rstd1, run->x));
+    SHERD_TRY(linear_backward(run, &b->qkv, m->medium, m->dqkv, m->n1, m->op));
+    return norm_backward(
+        run, &b->norm1, run->dx ? run->dx : m->dr, m->medium, run->x, m->mean1, m->rstd1, m->dr, m->op);
+}
+
+/* A dense layer's input, where it was computed again, and the gradient of that input share their memory:
+ * linear_backward is done with the one before it writes the other. */
 static int block_backward(struct sherd_run *run)
 {
     if (run_is_empty(run))
         return SHERD_OK;
-    const struct transformer *t = run->arg;
-    const struct block *b = &t->block;
-    struct saved s;
-    struct work w;
-    place_saved(&s, t, &run->in, run->type, run->saved);
-    place_work(&w, t, &run->in, run->type, run->scratch);
-    void *dact = act_gradient(t, &w);
-
-    SHERD_TRY(linear_backward(run, &b->down, dact, run->dy, s.act, w.op));
-    SHERD_TRY(act_backward(run, t, w.wide, dact, s.up));
-    SHERD_TRY(linear_backward(run, &b->up, w.medium, w.wide, s.n2, w.op));
-    SHERD_TRY(norm_backward(run, &b->norm2, w.dr, w.medium, s.r, s.mean2, s.rstd2, run->dy, w.op));
-    SHERD_TRY(linear_backward(run, &b->o, w.medium, w.dr, s.att, w.op));
-    SHERD_TRY(attend_backward(run, t, w.wide, w.medium, s.att, s.qkv, s.lse, w.op));
-    SHERD_TRY(rotate(run, t, w.wide, 1));
-    SHERD_TRY(qk_norm_backward(run, t, &s, w.wide, w.op));
-    SHERD_TRY(linear_backward(run, &b->qkv, w.medium, w.wide, s.n1, w.op));
-    return norm_backward(
-        run, &b->norm1, run->dx ? run->dx : w.dr, w.medium, run->x, s.mean1, s.rstd1, w.dr, w.op);
+    struct memory m = memory_of(run);
+    SHERD_TRY(mlp_backward(run, run->arg, &m));
+    return attention_backward(run, run->arg, &m);
 }
 
-const struct sherd_layer_ops model_block = { "block", block_sizes, block_forward, block_backward, 1 };
+const struct sherd_layer_ops model_block = {
+    .kind = "block",
+    .sizes = block_sizes,
+    .forward = block_forward,
+    .backward = block_backward,
+    .overwrites = 1,
+};

@@ -15,6 +15,7 @@
 #include <sherd/ops.h>
 #include "base/rng.h"
 #include "base/status.h"
+#include "device/ops.h"
 
 #define DIRECTIONS 3
 #define STEP 1e-2       /* of a direction, whose size is that of the tensor */
@@ -41,6 +42,7 @@ struct trial {
     const struct sherd_layer *layer;
     int is_last;
     uint64_t seed;
+    struct sherd_layer_plan plan;
     struct sherd_layer_sizes sizes;
     struct sherd_run run;
     struct tensor *tensors; /* the unit's parameters, then x */
@@ -178,12 +180,18 @@ static int open_trial(
     const struct sherd_layer *layer = t->layer = &spec->layers[index];
     int64_t rows = in->batch * in->seq;
     t->is_last = index == spec->n_layers - 1;
-    SHERD_TRY(layer->ops->sizes(layer->arg, in, SHERD_F32, &t->sizes));
+    t->plan.in = *in;
+    t->plan.type = SHERD_F32;
+    t->plan.device = t->dev->ops->kind;
+    SHERD_TRY(layer->ops->sizes(layer->arg, &t->plan, &t->sizes));
     SHERD_TRY(check_sizes(t));
     SHERD_TRY(sherd_queue_create(&t->queue, t->dev, SHERD_QUEUE_COMPUTE));
-    t->run = (struct sherd_run){
-        .queue = t->queue, .arg = layer->arg, .in = *in, .type = SHERD_F32, .grad_type = SHERD_F32
-    };
+    t->run = (struct sherd_run){ .queue = t->queue,
+        .arg = layer->arg,
+        .in = *in,
+        .type = SHERD_F32,
+        .grad_type = SHERD_F32,
+        .recompute = t->plan.recompute };
     SHERD_TRY(add_unit(t, &spec->units[layer->unit]));
     if (layer->ops->overwrites) {
         t->run.fresh = arena_zalloc(&t->arena, (size_t)t->n_params, 1);
@@ -236,6 +244,12 @@ static int run_forward(struct trial *t, enum sherd_mode mode)
 
 static int run_backward(struct trial *t)
 {
+    if (t->plan.recompute == SHERD_RECOMPUTE_BLOCK && !t->is_last) {
+        SHERD_TRY(fill(t, t->run.saved, t->sizes.saved_bytes + GUARD_BYTES, UNSET));
+        t->run.again = 1;
+        SHERD_TRY(t->layer->ops->forward(&t->run));
+        t->run.again = 0;
+    }
     SHERD_TRY(fill(t, t->run.scratch, t->sizes.scratch_bytes + GUARD_BYTES, UNSET));
     return t->layer->ops->backward(&t->run);
 }
@@ -419,13 +433,15 @@ int sherd_model_check(
     const struct sherd_model_spec *spec = &model->spec;
     struct sherd_shape in = { .batch = batch, .seq = seq };
     int st = SHERD_OK;
-    for (int i = 0; i < spec->n_layers && st == SHERD_OK; i++) {
-        struct trial t = { .dev = dev, .seed = seed };
-        st = open_trial(&t, spec, i, &in);
-        if (st == SHERD_OK)
-            st = check_layer(&t);
-        in.width = t.sizes.out_width;
-        close_trial(&t);
-    }
+    int64_t width = 0;
+    for (int i = 0; i < spec->n_layers && st == SHERD_OK; i++, in.width = width)
+        for (int k = SHERD_RECOMPUTE_NONE; k <= SHERD_RECOMPUTE_BLOCK && st == SHERD_OK; k++) {
+            struct trial t = { .dev = dev, .seed = seed, .plan.recompute = (enum sherd_recompute)k };
+            st = open_trial(&t, spec, i, &in);
+            if (st == SHERD_OK)
+                st = check_layer(&t);
+            width = t.sizes.out_width;
+            close_trial(&t);
+        }
     return st;
 }

@@ -20,16 +20,16 @@ static struct sherd_embed_backward embed_gradient(
         .grad_type = SHERD_F32 };
 }
 
-static int embed_sizes(
-    const void *arg, const struct sherd_shape *in, enum sherd_dtype type, struct sherd_layer_sizes *out)
+static int embed_sizes(const void *arg, const struct sherd_layer_plan *plan, struct sherd_layer_sizes *out)
 {
     const struct transformer *t = arg;
+    const struct sherd_shape *in = &plan->in;
     if (in->seq > t->context)
         return SHERD_FAIL(SHERD_ECONFIG,
             "sequences of %lld tokens are longer than the model's context of %lld: lower batch.seq or raise "
             "model.context",
             (long long)in->seq, (long long)t->context);
-    struct sherd_embed_backward gradient = embed_gradient(t, in, type);
+    struct sherd_embed_backward gradient = embed_gradient(t, in, plan->type);
     *out = (struct sherd_layer_sizes){ .out_width = t->width,
         .scratch_bytes = sherd_embed_backward_scratch(&gradient) };
     return SHERD_OK;
@@ -70,7 +70,14 @@ static int embed_backward(struct sherd_run *run)
     return sherd_embed_backward(run->queue, &gradient);
 }
 
-const struct sherd_layer_ops model_embed = { "embed", embed_sizes, embed_forward, embed_backward, 1 };
+const struct sherd_layer_ops model_embed = {
+    .kind = "embed",
+    .sizes = embed_sizes,
+    .forward = embed_forward,
+    .backward = embed_backward,
+    .overwrites = 1,
+    .weightless_backward = 1,
+};
 
 /* ---- head ---- */
 
@@ -116,11 +123,10 @@ static size_t place_work(struct head_work *work, const struct transformer *t, co
     return c.used;
 }
 
-static int head_sizes(
-    const void *arg, const struct sherd_shape *in, enum sherd_dtype type, struct sherd_layer_sizes *out)
+static int head_sizes(const void *arg, const struct sherd_layer_plan *plan, struct sherd_layer_sizes *out)
 {
     struct head_work work;
-    *out = (struct sherd_layer_sizes){ .scratch_bytes = place_work(&work, arg, in, type, NULL) };
+    *out = (struct sherd_layer_sizes){ .scratch_bytes = place_work(&work, arg, &plan->in, plan->type, NULL) };
     return SHERD_OK;
 }
 
@@ -192,4 +198,10 @@ static int head_backward(struct sherd_run *run)
         work.rstd, NULL, work.op);
 }
 
-const struct sherd_layer_ops model_head = { "head", head_sizes, head_forward, head_backward, 1 };
+const struct sherd_layer_ops model_head = {
+    .kind = "head",
+    .sizes = head_sizes,
+    .forward = head_forward,
+    .backward = head_backward,
+    .overwrites = 1,
+};

@@ -260,19 +260,21 @@ int attend_backward(const struct sherd_run *run, const struct transformer *t, vo
                                                 });
 }
 
-size_t attend_scratch(const struct transformer *t, const struct sherd_shape *in, enum sherd_dtype type)
+size_t attend_scratch(const struct transformer *t, const struct sherd_layer_plan *plan)
 {
-    size_t forward = sherd_attention_forward_scratch(&(struct sherd_attention_forward){ .batch = in->batch,
-        .seq = in->seq,
-        .heads = t->heads,
-        .kv_heads = t->kv_heads,
-        .head_dim = t->head_dim,
-        .type = type });
-    size_t backward = sherd_attention_backward_scratch(&(struct sherd_attention_backward){ .batch = in->batch,
-        .seq = in->seq,
-        .heads = t->heads,
-        .kv_heads = t->kv_heads,
-        .head_dim = t->head_dim,
-        .type = type });
+    size_t forward =
+        sherd_attention_forward_scratch(&(struct sherd_attention_forward){ .batch = plan->in.batch,
+            .seq = plan->in.seq,
+            .heads = t->heads,
+            .kv_heads = t->kv_heads,
+            .head_dim = t->head_dim,
+            .type = plan->type });
+    size_t backward =
+        sherd_attention_backward_scratch(&(struct sherd_attention_backward){ .batch = plan->in.batch,
+            .seq = plan->in.seq,
+            .heads = t->heads,
+            .kv_heads = t->kv_heads,
+            .head_dim = t->head_dim,
+            .type = plan->type });
     return MAX(forward, backward);
 }

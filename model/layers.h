@@ -70,6 +70,13 @@ int take_fresh(const struct sherd_run *run, int index);
 /* Fills dw[index] with zero where it holds nothing yet, for operations that can only add. */
 int settle_fresh(const struct sherd_run *run, int index, int64_t elems);
 
+/* What sizes() was told, at the size of this run. The device matters only to the scratch of operations, which
+ * is cut last. */
+static inline struct sherd_layer_plan run_plan(const struct sherd_run *run)
+{
+    return (struct sherd_layer_plan){ .in = run->in, .type = run->type, .recompute = run->recompute };
+}
+
 /* Cuts a region into pieces at multiples of 256 bytes. With base NULL it only adds up, so that sizes() and
  * the run itself share one description of the memory. */
 struct cutter {
@@ -108,7 +115,7 @@ int attend_forward(const struct sherd_run *run, const struct transformer *t, voi
     const void *qkv, void *scratch);
 int attend_backward(const struct sherd_run *run, const struct transformer *t, void *dqkv, const void *dout,
     const void *out, const void *qkv, const float *lse, void *scratch);
-size_t attend_scratch(const struct transformer *t, const struct sherd_shape *in, enum sherd_dtype type);
+size_t attend_scratch(const struct transformer *t, const struct sherd_layer_plan *plan);
 
 /* The first layer (tokens to width), the block, and the last layer (final norm, head, loss); arg is a struct
  * transformer. */

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/sum.h"
 #include "base/text.h"
+#include "device/ops.h"
 #include "runtime/keys.h"
 
 /* Plain values only: texts of the caller's config may go away. */
@@ -158,7 +159,8 @@ int sherd_engine_create(struct sherd_engine **out, const struct sherd_engine_des
         SHERD_TRY_OUT(sherd_comm_open(&e->own_comm, e->dev, &single));
         e->comm = e->own_comm;
     }
-    SHERD_TRY_OUT(comm_agree(e->comm, plan_init(&e->plan, desc->config, e->model, sherd_comm_size(e->comm))));
+    SHERD_TRY_OUT(comm_agree(
+        e->comm, plan_init(&e->plan, desc->config, e->model, e->dev->ops->kind, sherd_comm_size(e->comm))));
     SHERD_TRY_OUT(compare_plans(e, desc->config));
     SHERD_TRY_OUT(open_queues(e));
     st = store_init(&e->store, &e->plan.memory_desc, sherd_comm_rank(e->comm), e->dev);

@@ -38,6 +38,12 @@ static const struct key_choice scaling_words[] = {
     { "llama3", SHERD_ROPE_LLAMA3 },
     { NULL, 0 },
 };
+static const struct key_choice recompute_words[] = {
+    { "none", SHERD_RECOMPUTE_NONE },
+    { "cheap", SHERD_RECOMPUTE_CHEAP },
+    { "block", SHERD_RECOMPUTE_BLOCK },
+    { NULL, 0 },
+};
 static const struct key_choice dtype_words[] = { { "f32", SHERD_F32 }, { "bf16", SHERD_BF16 }, { NULL, 0 } };
 static const struct key_choice schedule_words[] = {
     { "constant", SHERD_LR_CONSTANT },
@@ -202,6 +208,8 @@ static const struct key keys[] = {
       .help = "steps between evaluations, 0 = none; auto = 100 if data.val is given" },
     { INT("train.eval_batches", train.eval_batches, 1, KEY_MANY, "20"),
       .help = "micro-batches of each rank in an evaluation" },
+    { CHOICE("train.recompute", train.recompute, recompute_words, "none"),
+      .help = "less memory, same results: cheap = norms and activations twice, block = whole forward twice" },
 
     { TEXTS("data.train", data.train),
       .help = "files or folders to train on" },
@@ -256,6 +264,8 @@ static const struct {
     { "save_steps", "save.every" },
     { "save_total_limit", "save.keep" },
     { "logging_steps", "log.every" },
+    { "gradient_checkpointing", "train.recompute" },
+    { "activation_checkpointing", "train.recompute" },
     { "bf16", "dtype.param" },
     { "vocab_size", "model.vocab" },
     { "hidden_size", "model.width" },

@@ -19,36 +19,72 @@ static size_t aligned(size_t bytes)
     return (size_t)round_up((int64_t)bytes, REGION_ALIGN);
 }
 
+static int size_layer(struct plan *p, int l, int64_t width)
+{
+    const struct sherd_layer *layer = &p->spec->layers[l];
+    struct plan_layer *pl = &p->layers[l];
+    pl->in_width = width;
+    struct sherd_layer_plan ask = { { p->batch, p->seq, width }, p->type, p->recompute, p->device };
+    int st = layer->ops->sizes(layer->arg, &ask, &pl->sizes);
+    if (st != SHERD_OK)
+        return status_context(st, "layer %s", layer->name);
+    if ((l == p->spec->n_layers - 1) != (pl->sizes.out_width == 0))
+        return SHERD_FAIL(SHERD_EINVAL,
+            "layer %s: out_width is %lld; it must be positive for every layer but the last, and 0 for "
+            "the last",
+            layer->name, (long long)pl->sizes.out_width);
+    return SHERD_OK;
+}
+
+/* Where whole layers run again they take turns in one place. Nothing has been there since forward when the
+ * last of them starts backward, so that one need not run again. The last layer has a place of its own: its
+ * backward stands directly after its forward. */
+static void plan_saved(struct plan *p)
+{
+    struct sherd_memory *m = &p->memory;
+    int last = p->spec->n_layers - 1, newest = -1;
+    for (int l = 0; l <= last; l++) {
+        struct plan_layer *pl = &p->layers[l];
+        size_t bytes = aligned(pl->sizes.saved_bytes);
+        if (p->recompute == SHERD_RECOMPUTE_BLOCK && l < last) {
+            m->saved = MAX(m->saved, bytes);
+            if (bytes == 0)
+                continue;
+            if (newest >= 0)
+                p->flags[newest] |= PROGRAM_RUN_AGAIN;
+            newest = l;
+        } else {
+            pl->saved = m->saved;
+            m->saved += bytes;
+        }
+    }
+}
+
 static int plan_activations(struct plan *p)
 {
     size_t e = sherd_dtype_bytes(p->type), widest = 0, rows = (size_t)(p->batch * p->seq);
     struct sherd_memory *m = &p->memory;
     int64_t width = 0;
+    p->layers = mem_zalloc((size_t)p->spec->n_layers, sizeof(*p->layers));
+    p->flags = mem_zalloc((size_t)p->spec->n_layers, sizeof(*p->flags));
+    if (!p->layers || !p->flags)
+        return SHERD_ENOMEM;
     for (int l = 0; l < p->spec->n_layers; l++) {
-        const struct sherd_layer *layer = &p->spec->layers[l];
         struct plan_layer *pl = &p->layers[l];
-        pl->in_width = width;
-        struct sherd_shape in = { p->batch, p->seq, width };
-        int st = layer->ops->sizes(layer->arg, &in, p->type, &pl->sizes);
-        if (st != SHERD_OK)
-            return status_context(st, "layer %s", layer->name);
+        SHERD_TRY(size_layer(p, l, width));
         width = pl->sizes.out_width;
-        if ((l == p->spec->n_layers - 1) != (width == 0))
-            return SHERD_FAIL(SHERD_EINVAL,
-                "layer %s: out_width is %lld; it must be positive for every layer but the last, and 0 for "
-                "the last",
-                layer->name, (long long)width);
         pl->y = m->activation;
-        pl->saved = m->saved;
         m->activation += aligned(rows * (size_t)width * e);
-        m->saved += aligned(pl->sizes.saved_bytes);
         m->scratch = MAX(m->scratch, aligned(pl->sizes.scratch_bytes));
         widest = MAX(widest, (size_t)width);
+        if (p->spec->layers[l].ops->weightless_backward)
+            p->flags[l] |= PROGRAM_UNREAD;
     }
     for (int i = 0; i < 2; i++) {
         p->gradient[i] = m->activation;
         m->activation += aligned(rows * widest * e);
     }
+    plan_saved(p);
     return SHERD_OK;
 }
 
@@ -70,12 +106,15 @@ static int check_freeze(const struct plan *p)
                                      "let model.freeze leave at least one tensor out");
 }
 
-int plan_init(struct plan *p, const struct sherd_config *c, const struct sherd_model *model, int world)
+int plan_init(struct plan *p, const struct sherd_config *c, const struct sherd_model *model,
+    const char *device, int world)
 {
     *p = (struct plan){ .spec = sherd_model_spec_of(model),
         .stage = stage_find((int)c->shard.stage),
         .optim = optim_find(c->optim.name),
         .type = c->dtype.param,
+        .recompute = c->train.recompute,
+        .device = device,
         .batch = c->batch.micro,
         .seq = c->batch.seq };
     if (!p->stage)
@@ -91,19 +130,14 @@ int plan_init(struct plan *p, const struct sherd_config *c, const struct sherd_m
     if (st != SHERD_OK)
         return st;
     SHERD_TRY_OUT(check_freeze(p));
+    SHERD_TRY_OUT(plan_activations(p));
     p->program_desc = (struct program_desc){ p->stage, &p->layout, p->spec->layers, p->spec->n_layers,
-        (int)c->shard.prefetch };
+        (int)c->shard.prefetch, p->flags };
     SHERD_TRY_OUT(program_build(&p->program, &p->program_desc));
     SHERD_TRY_OUT(program_check(&p->program, &p->program_desc));
     p->memory_desc = (struct memory_desc){ p->stage, &p->layout, &p->program, c->dtype.param, c->dtype.reduce,
         p->optim->n_states };
     memory_state(&p->memory, &p->memory_desc);
-    p->layers = mem_zalloc((size_t)p->spec->n_layers, sizeof(*p->layers));
-    if (!p->layers) {
-        st = SHERD_ENOMEM;
-        goto out;
-    }
-    SHERD_TRY_OUT(plan_activations(p));
     plan_scratch(p);
     p->scalar_bytes = aligned((SCALAR_ALL + 3 * (size_t)world) * sizeof(double));
     p->token_bytes = aligned((size_t)(p->batch * p->seq) * sizeof(int32_t));
@@ -121,6 +155,7 @@ void plan_finish(struct plan *p)
     layout_finish(&p->layout);
     program_finish(&p->program);
     mem_free(p->layers);
+    mem_free(p->flags);
     *p = (struct plan){ 0 };
 }
 
@@ -162,7 +197,7 @@ int sherd_plan_make(
     struct plan p;
     struct text program = { 0 };
     *out = (struct sherd_plan){ 0 };
-    SHERD_TRY(plan_init(&p, config, model, world));
+    SHERD_TRY(plan_init(&p, config, model, config->run.device, world));
     out->memory = p.memory;
     memory_sent(out->sent, &p.memory_desc, (int)MAX(config->batch.accum, 1));
     out->params = p.layout.params;

@@ -48,6 +48,9 @@ struct plan {
     struct program_desc program_desc; /* of `program`: points into this plan */
     struct memory_desc memory_desc;
     struct plan_layer *layers;
+    unsigned char *flags; /* of each layer, for program_desc */
+    enum sherd_recompute recompute;
+    const char *device; /* kind */
     enum sherd_dtype type;
     int64_t batch, seq;
     size_t gradient[2];               /* the two buffers that activation gradients alternate in */
@@ -56,9 +59,10 @@ struct plan {
     struct sherd_memory memory;
 };
 
-/* ECONFIG or EINVAL name what is wrong. On success finish with plan_finish. */
-int plan_init(
-    struct plan *plan, const struct sherd_config *config, const struct sherd_model *model, int world);
+/* For devices of a kind ("cpu", "cuda"), which need not be there. ECONFIG or EINVAL name what is wrong. On
+ * success finish with plan_finish. */
+int plan_init(struct plan *plan, const struct sherd_config *config, const struct sherd_model *model,
+    const char *device, int world);
 void plan_finish(struct plan *plan);
 
 #endif

@@ -13,15 +13,16 @@
 #include "model/model.h"
 #include "runtime/engine.h"
 
-/* Sets weights[] (and gradients[] if backward) to the whole buffers of a unit, one entry for each parameter.
- */
+/* Sets weights[] (and gradients[] if backward) to the whole buffers of a unit, one entry for each parameter;
+ * weights are NULL where a unit is not gathered because nobody reads it. */
 static void point_at_unit(struct sherd_engine *e, int unit, int backward)
 {
     const struct shard_unit_layout *ul = &e->plan.layout.units[unit];
     size_t p = sherd_dtype_bytes(e->plan.type), g = sherd_dtype_bytes(e->plan.memory_desc.reduce);
     for (int i = 0; i < ul->n_params; i++) {
         enum shard_segment segment = ul->param_segment[i];
-        e->weights[i] = (char *)store_whole(&e->store, unit, segment) + p * (size_t)ul->param_offset[i];
+        const char *whole = store_whole(&e->store, unit, segment);
+        e->weights[i] = whole ? whole + p * (size_t)ul->param_offset[i] : NULL;
         e->gradients[i] = NULL;
         if (backward && segment == SHARD_TRAINED)
             e->gradients[i] = (char *)store_partial(&e->store, unit) + g * (size_t)ul->param_offset[i];
@@ -43,6 +44,7 @@ static struct sherd_run make_run(struct sherd_engine *e, enum program_list list,
         .in = { batch->batch, p->seq, pl->in_width },
         .type = p->type,
         .grad_type = p->memory_desc.reduce,
+        .recompute = p->recompute,
         .w = e->weights,
         .dw = e->gradients,
         .fresh = p->spec->layers[layer].ops->overwrites ? e->fresh : NULL,
@@ -116,6 +118,7 @@ static int run_layer(struct sherd_engine *e, enum program_list list, const struc
         return SHERD_OK;
     point_at_unit(e, unit, backward);
     struct sherd_run run = make_run(e, list, in->index, batch, index, logits);
+    run.again = in->op == PROGRAM_AGAIN;
     int st = backward ? layer->ops->backward(&run) : layer->ops->forward(&run);
     if (st == SHERD_OK && fresh && layer->ops->overwrites)
         st = settle_unit(e, unit);
@@ -219,6 +222,7 @@ static int run_instr(struct sherd_engine *e, enum program_list list, const struc
     case PROGRAM_RELEASE:
         return move_release(&e->mover, in->index);
     case PROGRAM_FORWARD:
+    case PROGRAM_AGAIN:
     case PROGRAM_BACKWARD:
         return run_layer(e, list, in, batch, index, logits);
     case PROGRAM_ZERO:

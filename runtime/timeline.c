@@ -212,7 +212,7 @@ static int find_row(struct table *t, const char *label, struct row **out)
 static void part_label(char out[112], const struct profile *p, const struct profile_span *s)
 {
     const char *kind = "";
-    if (s->instr && (s->instr->op == PROGRAM_FORWARD || s->instr->op == PROGRAM_BACKWARD))
+    if (s->instr && program_is_layer(s->instr->op))
         kind = p->engine->plan.spec->layers[s->instr->index].ops->kind;
     if (s->kind != PROBE_PART) {
         snprintf(out, 112, "sums of scalars");

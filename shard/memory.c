@@ -38,8 +38,7 @@ static void count(
 {
     uint64_t world = (uint64_t)d->layout->world;
     uint64_t p = sherd_dtype_bytes(d->param), g = sherd_dtype_bytes(d->reduce);
-    const int64_t *elems =
-        d->layout->units[in->op == PROGRAM_FORWARD || in->op == PROGRAM_BACKWARD ? 0 : in->index].elems;
+    const int64_t *elems = d->layout->units[program_is_layer(in->op) ? 0 : in->index].elems;
     uint64_t trained = (uint64_t)elems[SHARD_TRAINED], frozen = (uint64_t)elems[SHARD_FROZEN];
     if (in->op == PROGRAM_GATHER)
         sent[SHERD_ALL_GATHER] += p * (trained + frozen) / world * (world - 1);

@@ -32,6 +32,8 @@ static const char *const list_text[] = {
 struct use {
     enum program_op op;
     int layer, unit;
+    int reads; /* its unit's weights */
+    int again;
 };
 
 /* Slots in the making: which unit each holds now (-1 none) and the most elements it ever held. */
@@ -92,7 +94,7 @@ static int gather_ahead(struct builder *b, enum program_list list, int i, int n_
     int last = MIN(i + b->desc->prefetch, n_uses - 1);
     for (int j = i; j <= last; j++) {
         int u = b->uses[j].unit;
-        if (b->slot_of[u] >= 0)
+        if (b->slot_of[u] >= 0 || !b->uses[j].reads)
             continue;
         ring_take(&b->slots, &b->slot_of[u], u, whole(b, u));
         SHERD_TRY(emit(b, list, PROGRAM_GATHER, u, b->slot_of[u]));
@@ -103,10 +105,12 @@ static int gather_ahead(struct builder *b, enum program_list list, int i, int n_
 static int release_after(struct builder *b, enum program_list list, int i, int n_uses)
 {
     int u = b->uses[i].unit, keep = MAX(1, b->desc->prefetch);
-    for (int j = i + 1; j < n_uses && j <= i + keep; j++)
-        if (b->uses[j].unit == u)
-            return SHERD_OK;
     int slot = b->slot_of[u];
+    if (slot < 0)
+        return SHERD_OK;
+    for (int j = i + 1; j < n_uses && j <= i + keep; j++)
+        if (b->uses[j].unit == u && b->uses[j].reads)
+            return SHERD_OK;
     b->slots.holds[slot] = -1;
     b->slot_of[u] = -1;
     return emit(b, list, PROGRAM_RELEASE, u, slot);
@@ -145,6 +149,8 @@ static int build_micro(struct builder *b, enum program_list list, int first, int
                 ring_take(&b->partials, &b->partial_of[u], u, trained(b, u));
             SHERD_TRY(emit(b, list, PROGRAM_ZERO, u, b->partial_of[u]));
         }
+        if (use->again)
+            SHERD_TRY(emit(b, list, PROGRAM_AGAIN, use->layer, -1));
         SHERD_TRY(emit(b, list, use->op, use->layer, -1));
         if (stage->param == SHARD_SHARDED)
             SHERD_TRY(release_after(b, list, i, n_uses));
@@ -174,6 +180,17 @@ static int build_after(struct builder *b)
     return SHERD_OK;
 }
 
+static int runs_again(const struct program_desc *desc, int layer)
+{
+    return desc->flags && (desc->flags[layer] & PROGRAM_RUN_AGAIN) != 0;
+}
+
+/* Also when all that it reads is read by running forward again. */
+static int backward_reads(const struct program_desc *desc, int layer)
+{
+    return !desc->flags || !(desc->flags[layer] & PROGRAM_UNREAD) || runs_again(desc, layer);
+}
+
 static int builder_init(struct builder *b, struct shard_program *program, const struct program_desc *desc)
 {
     size_t units = (size_t)desc->layout->n_units, layers = (size_t)desc->n_layers;
@@ -199,9 +216,10 @@ static int builder_init(struct builder *b, struct shard_program *program, const 
         if (trained(b, desc->layers[l].unit))
             program->first_trained = l;
     for (int l = 0; l < desc->n_layers; l++)
-        b->uses[b->n_uses++] = (struct use){ PROGRAM_FORWARD, l, desc->layers[l].unit };
+        b->uses[b->n_uses++] = (struct use){ PROGRAM_FORWARD, l, desc->layers[l].unit, 1, 0 };
     for (int l = desc->n_layers - 1; l >= program->first_trained; l--)
-        b->uses[b->n_uses++] = (struct use){ PROGRAM_BACKWARD, l, desc->layers[l].unit };
+        b->uses[b->n_uses++] = (struct use){ PROGRAM_BACKWARD, l, desc->layers[l].unit,
+            backward_reads(desc, l), runs_again(desc, l) };
     return SHERD_OK;
 }
 
@@ -279,10 +297,14 @@ static int walk_instr(struct walk *w, enum program_list list, int at)
         w->slot[unit] = w->slot_unit[in->slot] = -1;
         return SHERD_OK;
     case PROGRAM_FORWARD:
+    case PROGRAM_AGAIN:
         return sharded && w->slot[unit] < 0 ? wrong(w, list, at, "its unit is not whole") : SHERD_OK;
     case PROGRAM_BACKWARD:
-        if (sharded && w->slot[unit] < 0)
+        if (sharded && w->slot[unit] < 0 && backward_reads(w->desc, in->index))
             return wrong(w, list, at, "its unit is not whole");
+        if (runs_again(w->desc, in->index) !=
+            (at > 0 && in[-1].op == PROGRAM_AGAIN && in[-1].index == in->index))
+            return wrong(w, list, at, "its forward is run again, or not, against the plan");
         if (grad_sharded && w->desc->layout->units[unit].elems[SHARD_TRAINED] && w->partial[unit] < 0)
             return wrong(w, list, at, "its partial gradient was not zeroed");
         return w->reduced[unit] ? wrong(w, list, at, "its gradient is reduced already") : SHERD_OK;

@@ -9,7 +9,9 @@
  *   (b) a unit is released after a use unless its next use lies within max(1, prefetch) uses;
  *   (c) its partial gradient is zeroed before its first backward (stages 0, 1: of the step);
  *   (d) and reduced after its last backward (stages 0, 1: of the last micro-batch);
- *   (e) so the next gather always stands before this reduce, and both queues stay full.
+ *   (e) so the next gather always stands before this reduce, and both queues stay full;
+ *   (f) a use that reads no weights counts in (a) and (b) as if it were not there;
+ *   (g) a layer that is to run forward again does so directly before its backward, with the unit of that use.
  * Gathers and releases stand only where parameters are sharded at rest.
  */
 #ifndef SHERD_SHARD_PROGRAM_H
@@ -23,6 +25,7 @@
     XX(GATHER, "gather", 'u')                                                                                \
     XX(RELEASE, "release", 'u')                                                                              \
     XX(FORWARD, "forward", 'l')                                                                              \
+    XX(AGAIN, "again", 'l')                                                                                  \
     XX(BACKWARD, "backward", 'l')                                                                            \
     XX(ZERO, "zero", 'u')                                                                                    \
     XX(REDUCE, "reduce", 'u')                                                                                \
@@ -36,6 +39,12 @@ enum program_op {
     PROGRAM_OPS(XX)
 #undef XX
 };
+
+/* Whether an instruction's index is that of a layer, not of a unit. */
+static inline int program_is_layer(enum program_op op)
+{
+    return op == PROGRAM_FORWARD || op == PROGRAM_AGAIN || op == PROGRAM_BACKWARD;
+}
 
 struct program_instr {
     enum program_op op;
@@ -72,12 +81,18 @@ struct shard_program {
     int64_t *partial_elems; /* largest trained segment that each partial slot ever holds */
 };
 
+enum program_layer {
+    PROGRAM_RUN_AGAIN = 1, /* forward a second time, before backward */
+    PROGRAM_UNREAD = 2,    /* backward reads no weights */
+};
+
 struct program_desc {
     const struct shard_stage *stage;
     const struct shard_layout *layout;
     const struct sherd_layer *layers;
     int n_layers;
-    int prefetch; /* units gathered ahead, >= 0 */
+    int prefetch;               /* units gathered ahead, >= 0 */
+    const unsigned char *flags; /* of each layer, enum program_layer; NULL: none for all */
 };
 
 int program_build(struct shard_program *program, const struct program_desc *desc);

@@ -219,7 +219,8 @@ void *store_whole(const struct shard_store *s, int unit, enum shard_segment segm
     const struct shard_unit *u = &s->units[unit];
     if (s->desc.stage->param != SHARD_SHARDED)
         return u->param[segment];
-    assert(u->slot >= 0);
+    if (u->slot < 0)
+        return NULL;
     int64_t before = segment == SHARD_FROZEN ? u->layout->elems[SHARD_TRAINED] : 0;
     return (char *)s->slots[u->slot].data + sherd_dtype_bytes(s->desc.param) * (size_t)before;
 }

@@ -63,8 +63,8 @@ int64_t store_param_elems(const struct shard_store *store, int unit, enum shard_
 int64_t store_state_first(const struct shard_store *store, int unit);
 int64_t store_state_elems(const struct shard_store *store, int unit);
 
-/* Where the whole segment lies while the unit is resident (its slot, or itself where parameters are whole).
- */
+/* Where the whole segment lies while the unit is resident (its slot, or itself where parameters are whole);
+ * NULL while it is not. */
 void *store_whole(const struct shard_store *store, int unit, enum shard_segment segment);
 /* Where its trained segment's partial gradient lies. */
 void *store_partial(const struct shard_store *store, int unit);

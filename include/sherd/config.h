@@ -82,6 +82,7 @@ struct sherd_config {
         int64_t steps;  /* optimizer steps in all; 0 = by epochs */
         int64_t epochs; /* used when steps is 0 */
         int64_t eval_every, eval_batches;
+        enum sherd_recompute recompute; /* in backward, instead of being kept from forward */
     } train;
     struct {
         struct sherd_texts train, val; /* files or folders */

@@ -56,6 +56,22 @@ struct sherd_shape {
     int64_t batch, seq, width;
 };
 
+/* What is computed a second time in backward instead of being kept from forward: the results have the same
+ * bits, memory is bought with time. */
+enum sherd_recompute {
+    SHERD_RECOMPUTE_NONE,
+    SHERD_RECOMPUTE_CHEAP, /* what costs memory traffic only (norms, activations): a layer does so itself */
+    SHERD_RECOMPUTE_BLOCK, /* a layer keeps x alone: its forward is run again, by the engine */
+};
+
+/* What one layer is asked for: the largest micro-batch it will see and how it is to run. */
+struct sherd_layer_plan {
+    struct sherd_shape in;
+    enum sherd_dtype type; /* of activations and weights */
+    enum sherd_recompute recompute;
+    const char *device; /* kind: "cpu", "cuda"; some operations want more scratch on one than on another */
+};
+
 /* What one layer needs for one micro-batch. */
 struct sherd_layer_sizes {
     int64_t out_width;    /* y is [batch, seq, out_width]; 0 for the last layer, which ends in the loss */
@@ -69,22 +85,24 @@ enum sherd_mode { SHERD_TRAIN, SHERD_EVAL };
  * (work may be queued on `queue` with them). */
 struct sherd_run {
     struct sherd_queue *queue;
-    const void *arg;            /* the layer's arg */
-    enum sherd_mode mode;       /* in EVAL no backward follows */
-    struct sherd_shape in;      /* shape of x; for the first layer width is 0 */
-    enum sherd_dtype type;      /* of activations and weights */
-    enum sherd_dtype grad_type; /* of weight gradients */
-    const void *const *w;       /* whole weights, in the order of the unit's params */
-    void *const *dw;            /* gradients, to be ADDED to; NULL entries are frozen; backward only */
+    const void *arg;                /* the layer's arg */
+    enum sherd_mode mode;           /* in EVAL no backward follows */
+    struct sherd_shape in;          /* shape of x; for the first layer width is 0 */
+    enum sherd_dtype type;          /* of activations and weights */
+    enum sherd_dtype grad_type;     /* of weight gradients */
+    enum sherd_recompute recompute; /* as sizes() was told */
+    int again;                      /* forward, second run: only `saved` is wanted, y need not be written */
+    const void *const *w;           /* whole weights, in the order of the unit's params */
+    void *const *dw;                /* gradients, to be ADDED to; NULL entries are frozen; backward only */
     /* Layer kinds with `overwrites` only, else NULL: where fresh[i] is set, dw[i] holds nothing yet. The
      * layer writes there instead of adding and clears the flag; entries still set afterwards are filled with
      * zero. */
     unsigned char *fresh;
-    const void *x;  /* input; NULL for the first layer */
-    void *y;        /* output; NULL for the last layer; forward only */
-    const void *dy; /* gradient of y; NULL for the last layer; backward only */
-    void *dx;       /* gradient of x, to be OVERWRITTEN; NULL if nothing before needs it */
-    void *saved, *scratch;
+    const void *x;          /* input; NULL for the first layer */
+    void *y;                /* output; NULL for the last layer; forward only */
+    const void *dy;         /* gradient of y; NULL for the last layer; backward only */
+    void *dx;               /* gradient of x, to be OVERWRITTEN; NULL if nothing before needs it */
+    void *saved, *scratch;  /* backward may overwrite saved */
     const int32_t *tokens;  /* [batch, seq] */
     const int32_t *targets; /* [batch, seq]; negative = ignored */
     double *loss_sum;       /* the last layer adds the sum of the losses of valid targets (see sherd_loss) */
@@ -97,11 +115,11 @@ struct sherd_run {
  * codes only; text by sherd_fail(). */
 struct sherd_layer_ops {
     const char *kind; /* "mlp": for messages and timelines */
-    int (*sizes)(
-        const void *arg, const struct sherd_shape *in, enum sherd_dtype type, struct sherd_layer_sizes *out);
+    int (*sizes)(const void *arg, const struct sherd_layer_plan *plan, struct sherd_layer_sizes *out);
     int (*forward)(struct sherd_run *run);
     int (*backward)(struct sherd_run *run);
     int overwrites; /* backward heeds run->fresh: saves zeroing and reading back the gradient of the unit */
+    int weightless_backward; /* backward reads no weights: w may be NULL there, nothing is gathered for it */
 };
 
 struct sherd_layer {

@@ -107,7 +107,8 @@ static void open_layers(struct runner *r)
     for (int i = 0; i < r->spec->n_layers; i++) {
         const struct sherd_layer *layer = &r->spec->layers[i];
         struct sherd_layer_sizes sizes;
-        ASSERT_OK(layer->ops->sizes(layer->arg, &in, r->type, &sizes));
+        struct sherd_layer_plan plan = { .in = in, .type = r->type, .device = "cpu" };
+        ASSERT_OK(layer->ops->sizes(layer->arg, &plan, &sizes));
         r->width[i] = in.width;
         in.width = sizes.out_width;
         r->y[i] = take(r, (size_t)(rows * in.width) * sizeof(float));

@@ -91,13 +91,17 @@ static void random_programs_obey_the_rules(void **state)
             unit_of[l] = unit_of[k];
             unit_of[k] = t;
         }
+        unsigned char flags[MAX_LAYERS]; /* half of the trials have none */
+        for (int l = 0; l < n_layers; l++)
+            flags[l] = (unsigned char)(trial % 2 ? draw(seed, &at, 4) : 0);
         struct fake f;
         struct shard_layout layout;
         fake_init(&f, n_units, unit_of, n_layers, frozen);
         assert_int_equal(layout_init(&layout, &f.spec, 1 + (int)draw(seed, &at, 5)), SHERD_OK);
         for (int stage = 0; stage <= 3; stage++)
             for (int prefetch = 0; prefetch <= 3; prefetch++) {
-                struct program_desc desc = { stage_find(stage), &layout, f.layers, n_layers, prefetch };
+                struct program_desc desc = { stage_find(stage), &layout, f.layers, n_layers, prefetch,
+                    trial % 2 ? flags : NULL };
                 struct shard_program p;
                 assert_int_equal(program_build(&p, &desc), SHERD_OK);
                 if (program_check(&p, &desc) != SHERD_OK)
@@ -109,6 +113,11 @@ static void random_programs_obey_the_rules(void **state)
                     if (stage < 3)
                         assert_int_equal(count(&p.list[l], PROGRAM_GATHER), 0);
                 }
+                int again = 0;
+                for (int l = p.first_trained; l < n_layers; l++)
+                    again += (flags[l] & PROGRAM_RUN_AGAIN) != 0;
+                assert_int_equal(count(&p.list[PROGRAM_ONLY], PROGRAM_AGAIN), again);
+                assert_int_equal(count(&p.list[PROGRAM_EVAL], PROGRAM_AGAIN), 0);
                 assert_int_equal(count(&p.list[PROGRAM_MIDDLE], PROGRAM_REDUCE),
                     stage < 2 ? 0 : count(&p.list[PROGRAM_ONLY], PROGRAM_REDUCE));
                 program_finish(&p);
@@ -143,7 +152,7 @@ static void printed_program_is_golden(void **state)
         "root |\n"
         "  zero b0 | backward block0 | release b0 | reduce b0 | backward embed | release root | reduce root\n"
         "first:\n";
-    struct program_desc desc = { stage_find(3), &layout, f.layers, 5, 1 };
+    struct program_desc desc = { stage_find(3), &layout, f.layers, 5, 1, NULL };
     struct shard_program p;
     struct text t = { 0 };
     assert_int_equal(program_build(&p, &desc), SHERD_OK);
@@ -154,6 +163,22 @@ static void printed_program_is_golden(void **state)
     assert_int_equal(p.n_partials, 3);
     text_finish(&t);
     program_finish(&p);
+    /* the embedding's backward reads no weights, blocks 0 and 1 run forward again */
+    static const unsigned char flags[] = { PROGRAM_UNREAD, PROGRAM_RUN_AGAIN, PROGRAM_RUN_AGAIN, 0, 0 };
+    static const char want_flags[] =
+        "  gather b2 | zero root | backward head | release root | gather b1 | zero b2 | backward block2 |\n"
+        "  release b2 | reduce b2 | gather b0 | zero b1 | again block1 | backward block1 | release b1 |\n"
+        "  reduce b1 | zero b0 | again block0 | backward block0 | release b0 | reduce b0 | backward embed |\n"
+        "  reduce root\n"
+        "first:\n";
+    desc.flags = flags;
+    assert_int_equal(program_build(&p, &desc), SHERD_OK);
+    program_print(&t, &p, &desc);
+    if (!strstr(t.data, want_flags))
+        fail_msg("stage 3 with flags prints\n%s", t.data);
+    text_finish(&t);
+    program_finish(&p);
+    desc.flags = NULL;
     desc.stage = stage_find(1);
     assert_int_equal(program_build(&p, &desc), SHERD_OK);
     program_print(&t, &p, &desc);
@@ -185,7 +210,7 @@ static void every_failed_allocation_is_reported(void **state)
         mem_fail_at(k);
         int st = layout_init(&layout, &f.spec, 3);
         if (st == SHERD_OK) {
-            struct program_desc desc = { stage_find(3), &layout, f.layers, 4, 1 };
+            struct program_desc desc = { stage_find(3), &layout, f.layers, 4, 1, NULL };
             st = program_build(&p, &desc);
             if (st == SHERD_OK) {
                 done = 1;

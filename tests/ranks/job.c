@@ -80,6 +80,7 @@ static int make_config(const struct job *job, struct sherd_config *c)
     c->schedule.kind = SHERD_LR_COSINE;
     c->schedule.warmup = 2;
     c->train.steps = JOB_MAX_STEPS;
+    c->train.recompute = job->recompute;
     return SHERD_OK;
 }
 

@@ -21,6 +21,7 @@ struct job {
     int64_t seq;
     int steps;
     enum sherd_dtype param, reduce;
+    enum sherd_recompute recompute;
     const char *optim;
     double lr, clip, weight_decay;
     const char *load, *save; /* step folder to start from; run folder to save to at the end; NULL = no */

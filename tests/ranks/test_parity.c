@@ -72,25 +72,84 @@ static void stages_agree_in_bf16(void **state)
     }
 }
 
+static const struct sherd_model_config tiny_llama = { .family = "llama",
+    .vocab = 101,
+    .width = 24,
+    .layers = 3,
+    .heads = 4,
+    .kv_heads = 2,
+    .head_dim = 6,
+    .mlp_width = 40,
+    .context = 16 };
+
 static void stages_agree_for_llama_and_sgd(void **state)
 {
     (void)state;
     struct job j = job_default();
-    j.model = (struct sherd_model_config){ .family = "llama",
-        .vocab = 101,
-        .width = 24,
-        .layers = 3,
-        .heads = 4,
-        .kv_heads = 2,
-        .head_dim = 6,
-        .mlp_width = 40,
-        .context = 16 };
+    j.model = tiny_llama;
     j.world = 3;
     j.steps = 5;
     compare_stages(j, 0);
     j.optim = "sgd";
     j.lr = 0.1;
     compare_stages(j, 0);
+}
+
+/* What is computed twice has the same bits both times, and less is saved. */
+static void recomputing_changes_nothing(void **state)
+{
+    (void)state;
+    for (int trial = 0; trial < 24; trial++) {
+        struct job none = job_default();
+        none.stage = trial % 4;
+        none.world = 2;
+        none.poison = 1;
+        none.accum = 1 + trial / 4 % 2;
+        none.steps = 4;
+        if (trial >= 8)
+            none.model = tiny_llama;
+        if (trial >= 16) { /* norms of q and k; an MLP narrower than q, k and v */
+            none.model.family = "qwen3";
+            none.model.mlp_width = 16;
+        }
+        none.param = trial % 3 ? SHERD_F32 : SHERD_BF16;
+        job_pass(&none);
+        uint64_t saved = none.memory.saved;
+        for (int k = SHERD_RECOMPUTE_CHEAP; k <= SHERD_RECOMPUTE_BLOCK; k++) {
+            struct job j = none;
+            j.weights = j.grads = NULL;
+            j.recompute = (enum sherd_recompute)k;
+            job_pass(&j);
+            job_same_bits(&j, &none);
+            assert_true(j.memory.saved < saved);
+            saved = j.memory.saved;
+            job_free(&j);
+        }
+        job_free(&none);
+    }
+}
+
+/* Nothing is trained below block 1: what comes before runs forward once. */
+static void recomputing_below_frozen_layers(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        struct job none = job_default();
+        none.model = tiny_llama;
+        none.freeze = "model.*";
+        none.model.tied = 0;
+        none.stage = stage;
+        none.world = 2;
+        none.poison = 1;
+        job_pass(&none);
+        struct job block = none;
+        block.weights = block.grads = NULL;
+        block.recompute = SHERD_RECOMPUTE_BLOCK;
+        job_pass(&block);
+        job_same_bits(&block, &none);
+        job_free(&block);
+        job_free(&none);
+    }
 }
 
 static void worlds_agree_closely(void **state)
@@ -340,6 +399,7 @@ static void memory_and_bytes_are_what_was_planned(void **state)
         for (int stage = 0; stage <= 3; stage++)
             for (int accum = 1; accum <= 3; accum += 2) {
                 struct job j = job_default();
+                j.recompute = (enum sherd_recompute)(stage % 3);
                 j.world = worlds[w];
                 j.stage = stage;
                 j.accum = accum;
@@ -356,6 +416,7 @@ static void memory_and_bytes_are_what_was_planned(void **state)
                 c.batch.seq = j.seq;
                 c.dtype.param = j.param;
                 c.dtype.reduce = j.reduce;
+                c.train.recompute = j.recompute;
                 ASSERT_OK(sherd_model_build(&model, &j.model));
                 ASSERT_OK(sherd_plan_make(&plan, &c, model, j.world));
                 assert_memory_equal(&plan.memory, &j.memory, sizeof(plan.memory));
@@ -418,6 +479,8 @@ int main(void)
         cmocka_unit_test(stages_agree_under_accumulation),
         cmocka_unit_test(stages_agree_in_bf16),
         cmocka_unit_test(stages_agree_for_llama_and_sgd),
+        cmocka_unit_test(recomputing_changes_nothing),
+        cmocka_unit_test(recomputing_below_frozen_layers),
         cmocka_unit_test(worlds_agree_closely),
         cmocka_unit_test(splits_agree_closely),
         cmocka_unit_test(batches_that_do_not_divide),

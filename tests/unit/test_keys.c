@@ -81,6 +81,7 @@ static const struct sample samples[] = {
     SAMPLE(train, epochs, "2", "2"),
     SAMPLE(train, eval_every, "7", "7"),
     SAMPLE(train, eval_batches, "3", "3"),
+    SAMPLE(train, recompute, "block", "block"),
     SAMPLE(data, train, "data/a.txt", "[data/a.txt]"),
     SAMPLE(data, val, "[a, b c]", "[a, \"b c\"]"),
     SAMPLE(data, format, "llmc", "llmc"),

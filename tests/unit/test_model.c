@@ -253,8 +253,8 @@ static void long_sequences(void **state)
     struct sherd_layer_sizes sizes;
     ASSERT_OK(sherd_model_build(&model, &tiny_gpt2));
     const struct sherd_layer *embed = &sherd_model_spec_of(model)->layers[0];
-    struct sherd_shape in = { .batch = 2, .seq = 17 };
-    ASSERT_FAILS(embed->ops->sizes(embed->arg, &in, SHERD_F32, &sizes), SHERD_ECONFIG, "context of 16");
+    struct sherd_layer_plan plan = { .in = { .batch = 2, .seq = 17 } };
+    ASSERT_FAILS(embed->ops->sizes(embed->arg, &plan, &sizes), SHERD_ECONFIG, "context of 16");
     sherd_model_destroy(model);
 }
 
@@ -281,10 +281,9 @@ static void no_memory(void **state)
 
 /* ---- specs of others ---- */
 
-static int no_sizes(
-    const void *arg, const struct sherd_shape *in, enum sherd_dtype type, struct sherd_layer_sizes *out)
+static int no_sizes(const void *arg, const struct sherd_layer_plan *plan, struct sherd_layer_sizes *out)
 {
-    (void)arg, (void)in, (void)type;
+    (void)arg, (void)plan;
     *out = (struct sherd_layer_sizes){ .out_width = 1 };
     return SHERD_OK;
 }
@@ -295,7 +294,9 @@ static int no_run(struct sherd_run *run)
     return SHERD_OK;
 }
 
-static const struct sherd_layer_ops no_ops = { "none", no_sizes, no_run, no_run };
+static const struct sherd_layer_ops no_ops = {
+    .kind = "none", .sizes = no_sizes, .forward = no_run, .backward = no_run
+};
 
 /* A spec whose every piece can be spoiled. */
 struct draft {

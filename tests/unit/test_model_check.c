@@ -98,16 +98,21 @@ enum { FC_W = 8, FC_B = 9, WIDTH = 12, FC_ELEMS = WIDTH * 4 * WIDTH };
 static enum mistake mistake;
 static const struct sherd_layer_ops *right;
 
-static int wrong_sizes(
-    const void *arg, const struct sherd_shape *in, enum sherd_dtype type, struct sherd_layer_sizes *out)
+static int wrong_sizes(const void *arg, const struct sherd_layer_plan *plan, struct sherd_layer_sizes *out)
 {
-    return right->sizes(arg, in, type, out);
+    return right->sizes(arg, plan, out);
+}
+
+static int right_sizes(const struct sherd_run *run, struct sherd_layer_sizes *out)
+{
+    struct sherd_layer_plan plan = { .in = run->in, .type = run->type, .recompute = run->recompute };
+    return right->sizes(run->arg, &plan, out);
 }
 
 static int wrong_forward(struct sherd_run *run)
 {
     struct sherd_layer_sizes sizes;
-    SHERD_TRY(right->sizes(run->arg, &run->in, run->type, &sizes));
+    SHERD_TRY(right_sizes(run, &sizes));
     SHERD_TRY(right->forward(run));
     if (mistake == UNSET_Y)
         ((float *)run->y)[3] = NAN;
@@ -135,7 +140,7 @@ static int wrong_backward(struct sherd_run *run)
         memset(dw[FC_W], 0, sizeof(dw_before));
     struct sherd_run with = *run;
     with.dw = dw;
-    SHERD_TRY(right->sizes(run->arg, &run->in, run->type, &sizes));
+    SHERD_TRY(right_sizes(run, &sizes));
     SHERD_TRY(right->backward(&with));
     float *fc = run->dw[FC_W];
     for (int i = 0; i < FC_ELEMS && mistake == WRONG_GRADIENT; i++)
@@ -149,7 +154,9 @@ static int wrong_backward(struct sherd_run *run)
     return SHERD_OK;
 }
 
-static const struct sherd_layer_ops wrong_ops = { "wrong", wrong_sizes, wrong_forward, wrong_backward };
+static const struct sherd_layer_ops wrong_ops = {
+    .kind = "wrong", .sizes = wrong_sizes, .forward = wrong_forward, .backward = wrong_backward
+};
 
 static void mistakes_are_named(void **state)
 {
@@ -233,7 +240,8 @@ static void no_sequences(void **state)
                 .w = w,
                 .dw = dw,
                 .loss_sum = &sum };
-            ASSERT_OK(layer->ops->sizes(layer->arg, &run.in, SHERD_F32, &sizes));
+            struct sherd_layer_plan plan = { .in = run.in, .type = run.type };
+            ASSERT_OK(layer->ops->sizes(layer->arg, &plan, &sizes));
             for (run.mode = SHERD_TRAIN; run.mode <= SHERD_EVAL; run.mode++) {
                 ASSERT_OK(layer->ops->forward(&run));
                 ASSERT_OK(layer->ops->backward(&run));
