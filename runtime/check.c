@@ -8,7 +8,7 @@
 
 #include "model/model.h"
 #include "optim/optim.h"
-#include "runtime/config.h"
+#include "runtime/foreign.h"
 #include "runtime/keys.h"
 
 #define MICRO_DEFAULT 8
@@ -74,6 +74,7 @@ static int check_whole(const struct sherd_config *c, const char *path, double st
 int config_settle(struct sherd_config *c)
 {
     SHERD_TRY(settle_auto(c));
+    SHERD_TRY(foreign_settle(c));
     SHERD_TRY(check_whole(c, "schedule.warmup", c->schedule.warmup));
     SHERD_TRY(check_whole(c, "schedule.decay", c->schedule.decay));
     if (c->batch.seq > c->model.context)

@@ -11,12 +11,13 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "runtime/foreign.h"
 #include "runtime/keys.h"
 
 #define PATH_BYTES 128 /* longer keys are unknown anyway */
 
 const char CONFIG_DEFAULT[] = "default", CONFIG_DERIVED[] = "derived", CONFIG_SET[] = "--set";
-static const char BY_PROGRAM[] = "set by the program";
+const char CONFIG_PROGRAM[] = "set by the program";
 
 static int index_of(const struct key *key)
 {
@@ -36,6 +37,12 @@ static int render(
     return *out ? SHERD_OK : SHERD_ENOMEM;
 }
 
+struct config_source *config_source_of(const struct sherd_config *config, const struct key *key)
+{
+    struct config_origin *origin = config->origin;
+    return origin ? &origin->from[index_of(key)] : NULL;
+}
+
 int config_note(struct sherd_config *config, const struct key *key, const char *where)
 {
     struct config_origin *origin = config->origin;
@@ -44,13 +51,14 @@ int config_note(struct sherd_config *config, const struct key *key, const char *
     struct config_source *from = &origin->from[index_of(key)];
     SHERD_TRY(render(config, key, &origin->arena, &from->value));
     from->where = where;
+    from->theirs = from->asked ? from->theirs : NULL;
     return SHERD_OK;
 }
 
 int config_where(const struct sherd_config *config, const struct key *key, const char **where)
 {
     const struct config_origin *origin = config->origin;
-    *where = BY_PROGRAM;
+    *where = CONFIG_PROGRAM;
     if (!origin)
         return SHERD_OK;
     const struct config_source *from = &origin->from[index_of(key)];
@@ -69,9 +77,12 @@ int config_fail_at(const struct sherd_config *config, const char *path, int stat
     const struct config_origin *origin = config->origin;
     if (!origin)
         return status_context(status, "%s", path);
-    const char *where = origin->from[index_of(key_find(path))].where;
+    const struct config_source *from = &origin->from[index_of(key_find(path))];
+    const char *where = from->where;
     if (where == CONFIG_DEFAULT || where == CONFIG_DERIVED)
-        where = origin->name;
+        where = from->asked ? from->asked : origin->name;
+    if (from->theirs && where != CONFIG_SET)
+        return status_context(status, "%s: %s (%s)", where, from->theirs, path);
     return status_context(status, "%s: %s", where, path);
 }
 
@@ -84,6 +95,7 @@ static int init(struct sherd_config *out, const char *name)
     if (!origin)
         return SHERD_ENOMEM;
     origin->name = arena_strdup(&origin->arena, name);
+    origin->reading = origin->name;
     return origin->name ? SHERD_OK : SHERD_ENOMEM;
 }
 
@@ -108,12 +120,12 @@ static int set_defaults(struct sherd_config *config)
     return SHERD_OK;
 }
 
-/* "file:line: " or "--set: " before the text of a failure. */
+/* "file:line: ", or "--set: " for line 0, before the text of a failure. */
 static int in_file(const struct sherd_config *config, int line, int status)
 {
     const struct config_origin *origin = config->origin;
-    return line > 0 ? status_context(status, "%s:%d", origin->name, line)
-                    : status_context(status, "%s", CONFIG_SET);
+    return line > 0 ? status_context(status, "%s:%d", origin->reading, line)
+                    : status_context(status, "%s", origin->reading);
 }
 
 static int unknown(const struct sherd_config *config, int line, const char *path)
@@ -128,7 +140,7 @@ static int unknown(const struct sherd_config *config, int line, const char *path
 static int take(struct sherd_config *config, const struct key *key, const struct yaml_node *value, int line)
 {
     struct config_origin *origin = config->origin;
-    const char *before = origin->from[index_of(key)].where, *where = CONFIG_SET;
+    const char *before = origin->from[index_of(key)].where, *where = origin->reading;
     if (line > 0 && before != CONFIG_DEFAULT)
         return in_file(config, line,
             SHERD_FAIL(SHERD_ECONFIG, "%s: given twice, first at %s; remove one", key->path, before));
@@ -136,11 +148,43 @@ static int take(struct sherd_config *config, const struct key *key, const struct
     if (st != SHERD_OK)
         return st == SHERD_ECONFIG ? in_file(config, line > 0 ? at : 0, st) : st;
     if (line > 0) {
-        where = arena_printf(&origin->arena, "%s:%d", origin->name, line);
+        where = arena_printf(&origin->arena, "%s:%d", origin->reading, line);
         if (!where)
             return SHERD_ENOMEM;
     }
     return config_note(config, key, where);
+}
+
+/* A block of another system's settings in a file of sherd's, or the name of such a file. */
+static const struct foreign_system *system_of(const struct yaml_node *n)
+{
+    return strcmp(n->key, "deepspeed") == 0    ? &foreign_deepspeed
+           : strcmp(n->key, "accelerate") == 0 ? &foreign_accelerate
+                                               : NULL;
+}
+
+/* They come after the file's own settings, with which they must agree. */
+static int take_systems(struct sherd_config *config, const struct yaml_node *root)
+{
+    const struct config_origin *origin = config->origin;
+    for (const struct yaml_node *n = root->first; n; n = n->next) {
+        const struct foreign_system *system = system_of(n);
+        if (!system)
+            continue;
+        if (n->kind == YAML_MAP) {
+            SHERD_TRY(foreign_take(config, system, n, origin->name));
+        } else if (n->kind == YAML_VALUE && n->value[0] && !yaml_is_null(n)) {
+            int st = foreign_load(config, system, n->value);
+            if (st == SHERD_ECONFIG && strncmp(sherd_error(), n->value, strlen(n->value)) != 0)
+                return in_file(config, n->line, status_context(st, "%s", n->key));
+            SHERD_TRY(st);
+        } else {
+            return in_file(config, n->line,
+                SHERD_FAIL(SHERD_ECONFIG, "%s: must be the name of a file, or a block of %s's keys", n->key,
+                    system->name));
+        }
+    }
+    return SHERD_OK;
 }
 
 /* All members of a map; `section` is NULL at the top. */
@@ -150,10 +194,10 @@ static int take_map(struct sherd_config *config, const struct yaml_node *map, co
         char path[PATH_BYTES];
         snprintf(path, sizeof(path), "%s%s%s", section ? section : "", section ? "." : "", n->key);
         const struct key *key = key_find(path);
-        if (key) {
+        if (key)
             SHERD_TRY(take(config, key, n, n->line));
+        if (key || (!section && system_of(n)))
             continue;
-        }
         if (section || !key_find_section(path))
             return unknown(config, n->line, path);
         if (n->kind == YAML_MAP)
@@ -167,14 +211,34 @@ static int take_map(struct sherd_config *config, const struct yaml_node *map, co
     return SHERD_OK;
 }
 
+/* The tree of a text; comments in JSON, which many files have, are passed over. */
+static int read_tree(struct yaml_tree *tree, const char *text, size_t bytes, const char *name)
+{
+    if (!text_ends(name, ".json"))
+        return yaml_tree_read(tree, text, bytes, name);
+    char *copy = mem_zalloc(bytes + 1, 1);
+    if (!copy)
+        return SHERD_ENOMEM;
+    memcpy(copy, text, bytes);
+    foreign_blank_comments(copy, bytes);
+    int st = yaml_tree_read(tree, copy, bytes, name);
+    mem_free(copy);
+    return st;
+}
+
 static int take_file(struct sherd_config *config, const char *text, size_t bytes, const char *name)
 {
     struct yaml_tree tree;
-    SHERD_TRY(yaml_tree_read(&tree, text, bytes, name));
+    SHERD_TRY(read_tree(&tree, text, bytes, name));
     int st = SHERD_OK;
-    if (tree.root->kind == YAML_MAP)
+    const struct foreign_system *system = foreign_detect(tree.root, name);
+    if (system)
+        st = foreign_take(config, system, tree.root, name);
+    else if (tree.root->kind == YAML_MAP) {
         st = take_map(config, tree.root, NULL);
-    else
+        if (st == SHERD_OK)
+            st = take_systems(config, tree.root);
+    } else
         st = in_file(config, tree.root->line,
             SHERD_FAIL(SHERD_ECONFIG,
                 "settings are sections with keys, as \"shard:\" and below it \"  stage: 1\"; this "
@@ -195,8 +259,9 @@ static int take_value(struct sherd_config *config, const struct key *key, const 
     else
         key_quote(value, &t);
     SHERD_TRY(text_take(&t, &text));
-    char name[PATH_BYTES + 8];
-    snprintf(name, sizeof(name), "--set %s", key->path);
+    char name[PATH_BYTES + 64];
+    const struct config_origin *origin = config->origin;
+    snprintf(name, sizeof(name), "%.60s %s", origin->reading, key->path);
     struct yaml_tree tree = { 0 };
     int st = SHERD_OK;
     SHERD_TRY_OUT(yaml_tree_read(&tree, text, strlen(text), name));
@@ -245,35 +310,90 @@ static int take_override(struct sherd_config *config, const char *s)
     return st;
 }
 
-int sherd_config_parse(struct sherd_config *out, const char *text, size_t bytes, const char *name,
-    const char *const *overrides, int n, int world)
+/* The section model of another file. */
+static int take_model(struct sherd_config *config, const char *path)
 {
-    int st = init(out, name);
+    struct config_origin *origin = config->origin;
+    struct yaml_tree tree;
+    char *text;
+    size_t bytes;
+    SHERD_TRY(file_read_text(&text, &bytes, path, YAML_TEXT_BYTES));
+    int st = yaml_tree_read(&tree, text, bytes, path);
+    mem_free(text);
+    SHERD_TRY(st);
+    origin->reading = arena_strdup(&origin->arena, path);
+    const struct yaml_node *n = tree.root->kind == YAML_MAP ? tree.root->first : NULL;
+    while (n && strcmp(n->key, "model") != 0)
+        n = n->next;
+    if (!origin->reading)
+        st = SHERD_ENOMEM;
+    else if (!n || n->kind != YAML_MAP)
+        st = SHERD_FAIL(SHERD_ECONFIG, "%s: has no section model, with keys such as model.width", path);
+    else
+        st = take_map(config, n, "model");
+    yaml_tree_finish(&tree);
+    return st;
+}
+
+static int take_options(struct sherd_config *config, const struct sherd_config_desc *desc)
+{
+    struct config_origin *origin = config->origin;
+    for (int i = 0; i < desc->n_options; i++) {
+        origin->reading = arena_strdup(&origin->arena, desc->options[i].source);
+        SHERD_TRY(origin->reading ? take_override(config, desc->options[i].setting) : SHERD_ENOMEM);
+    }
+    origin->reading = CONFIG_SET;
+    for (int i = 0; i < desc->n_overrides; i++)
+        SHERD_TRY(take_override(config, desc->overrides[i]));
+    return SHERD_OK;
+}
+
+/* `text` is what desc->path holds. */
+static int parse(
+    struct sherd_config *out, const char *text, size_t bytes, const struct sherd_config_desc *desc)
+{
+    int st = init(out, desc->path);
     if (st != SHERD_OK)
         goto out;
     SHERD_TRY_OUT(set_defaults(out));
-    SHERD_TRY_OUT(take_file(out, text, bytes, name));
-    for (int i = 0; i < n; i++)
-        SHERD_TRY_OUT(take_override(out, overrides[i]));
+    SHERD_TRY_OUT(take_file(out, text, bytes, desc->path));
+    if (desc->model)
+        SHERD_TRY_OUT(take_model(out, desc->model));
+    SHERD_TRY_OUT(take_options(out, desc));
     SHERD_TRY_OUT(config_settle(out));
-    if (world != 0)
-        SHERD_TRY_OUT(config_derive_batch(out, world));
+    if (desc->world != 0)
+        SHERD_TRY_OUT(config_derive_batch(out, desc->world));
 out:
     if (st != SHERD_OK)
         sherd_config_free(out);
     return st;
 }
 
-int sherd_config_load(
-    struct sherd_config *out, const char *path, const char *const *overrides, int n, int world)
+int sherd_config_parse(struct sherd_config *out, const char *text, size_t bytes, const char *name,
+    const char *const *overrides, int n, int world)
+{
+    return parse(out, text, bytes,
+        &(struct sherd_config_desc){
+            .path = name, .overrides = overrides, .n_overrides = n, .world = world });
+}
+
+int sherd_config_read(struct sherd_config *out, const struct sherd_config_desc *desc)
 {
     char *text;
     size_t bytes;
     *out = (struct sherd_config){ 0 };
-    SHERD_TRY(file_read_text(&text, &bytes, path, YAML_TEXT_BYTES));
-    int st = sherd_config_parse(out, text, bytes, path, overrides, n, world);
+    SHERD_TRY(file_read_text(&text, &bytes, desc->path, YAML_TEXT_BYTES));
+    int st = parse(out, text, bytes, desc);
     mem_free(text);
     return st;
+}
+
+int sherd_config_load(
+    struct sherd_config *out, const char *path, const char *const *overrides, int n, int world)
+{
+    return sherd_config_read(
+        out, &(struct sherd_config_desc){
+                 .path = path, .overrides = overrides, .n_overrides = n, .world = world });
 }
 
 int sherd_config_default(struct sherd_config *out)
@@ -305,18 +425,45 @@ static int copy_texts(const struct key *key, struct sherd_config *config, struct
     return SHERD_OK;
 }
 
-/* Copies the source of a value; the three constants stay what they are. */
+/* Keeps NULL and the constants what they are. */
+static int keep_text(struct arena *arena, const char **text)
+{
+    const char *s = *text;
+    if (!s || s == CONFIG_DEFAULT || s == CONFIG_DERIVED || s == CONFIG_SET || s == CONFIG_PROGRAM)
+        return SHERD_OK;
+    *text = arena_strdup(arena, s);
+    return *text ? SHERD_OK : SHERD_ENOMEM;
+}
+
 static int copy_source(struct sherd_config *out, const struct sherd_config *in, const struct key *key)
 {
     struct config_origin *origin = out->origin;
+    const struct config_source *from = config_source_of(in, key);
+    struct config_source *to = config_source_of(out, key);
     const char *where;
     SHERD_TRY(config_where(in, key, &where));
-    if (where != CONFIG_DEFAULT && where != CONFIG_DERIVED && where != CONFIG_SET && where != BY_PROGRAM) {
-        where = arena_strdup(&origin->arena, where);
-        if (!where)
+    SHERD_TRY(keep_text(&origin->arena, &where));
+    SHERD_TRY(config_note(out, key, where));
+    to->theirs = from ? from->theirs : NULL;
+    to->asked = from ? from->asked : NULL;
+    SHERD_TRY(keep_text(&origin->arena, &to->theirs));
+    return keep_text(&origin->arena, &to->asked);
+}
+
+static int copy_remarks(struct config_origin *out, const struct config_origin *in)
+{
+    struct config_remark **end = &out->remarks;
+    out->foreign = in->foreign;
+    SHERD_TRY(keep_text(&out->arena, &out->foreign));
+    for (const struct config_remark *r = in->remarks; r; r = r->next, end = &(*end)->next) {
+        *end = arena_zalloc(&out->arena, 1, sizeof(**end));
+        if (!*end)
             return SHERD_ENOMEM;
+        **end = (struct config_remark){ r->kind, r->key, r->text, NULL };
+        SHERD_TRY(keep_text(&out->arena, &(*end)->key));
+        SHERD_TRY(keep_text(&out->arena, &(*end)->text));
     }
-    return config_note(out, key, where);
+    return SHERD_OK;
 }
 
 int config_copy(struct sherd_config *out, const struct sherd_config *in)
@@ -328,6 +475,8 @@ int config_copy(struct sherd_config *out, const struct sherd_config *in)
     void *origin = out->origin;
     *out = *in;
     out->origin = origin;
+    if (from)
+        SHERD_TRY_OUT(copy_remarks(origin, from));
     for (int i = 0; i < key_count(); i++) {
         SHERD_TRY_OUT(copy_texts(key_at(i), out, &((struct config_origin *)origin)->arena));
         SHERD_TRY_OUT(copy_source(out, in, key_at(i)));

@@ -11,6 +11,7 @@
 #include <sherd/config.h>
 #include "base/mem.h"
 #include "base/status.h"
+#include "base/text.h"
 
 struct key;
 
@@ -29,22 +30,55 @@ int config_copy(struct sherd_config *out, const struct sherd_config *in);
 /* --- among config.c, check.c and print.c --- */
 
 struct config_source {
-    const char *where; /* "configs/x.yaml:7", or one of the three below */
-    const char *value; /* as it stood when that was noted: a field changed since then is told by it */
+    const char *where;  /* "configs/x.yaml:7", or one of the constants below */
+    const char *value;  /* as it stood when that was noted: a field changed since then is told by it */
+    const char *theirs; /* the key of another system that the value, or `asked`, stood under; or NULL */
+    const char *asked;  /* where that key is "auto", or NULL */
 };
-extern const char CONFIG_DEFAULT[], CONFIG_DERIVED[], CONFIG_SET[];
+extern const char CONFIG_DEFAULT[], CONFIG_DERIVED[], CONFIG_SET[], CONFIG_PROGRAM[];
+
+/* What people should know of a file that was written for another system. */
+enum config_remark_kind {
+    CONFIG_CHOSEN,    /* an "auto" without a key of ours, and what it means here */
+    CONFIG_IDLE,      /* a key that changes no result */
+    CONFIG_DIFFERENT, /* where the two are not alike */
+};
+struct config_remark {
+    enum config_remark_kind kind;
+    const char *key, *text;
+    struct config_remark *next;
+};
+
+/* What another system's file leaves to be decided when all settings are known; where NULL: nothing. */
+struct config_late {
+    struct config_place {
+        const char *where, *theirs;
+        double value;
+    } ahead,         /* elements to gather ahead */
+        lowest,      /* learning rate that the warm-up begins with */
+        coupled;     /* weight decay goes into the gradient; value: only together with momentum */
+    int needs_batch; /* batch sizes must be given */
+};
 
 /* Behind sherd_config.origin. */
 struct config_origin {
-    struct arena arena;          /* all texts of the config */
-    const char *name;            /* of the file */
+    struct arena arena;  /* all texts of the config */
+    const char *name;    /* of the file */
+    const char *reading; /* what is being read now: a file or an option of the command line */
+    const char *foreign; /* "DeepSpeed, ds.json", NULL if nothing was read from another system's file */
+    struct config_remark *remarks;
+    struct config_late late;
     struct config_source from[]; /* one for each row of keys.c */
 };
 
+/* What is known of the value of a key. */
+struct config_source *config_source_of(const struct sherd_config *config, const struct key *key);
 /* Notes that the value of the key now comes from `where`, which lives as long as the config. */
 int config_note(struct sherd_config *config, const struct key *key, const char *where);
 /* Where the value of the key comes from, as noted; "set by the program" when it was changed since. */
 int config_where(const struct sherd_config *config, const struct key *key, const char **where);
+/* The remarks, and the keys that were asked for as "auto", each line beginning with `start`. */
+void config_remarks(const struct sherd_config *config, const char *start, struct text *out);
 /* Checks that concern several keys; replaces KEY_UNSET by what follows from other keys. */
 int config_settle(struct sherd_config *config);
 

@@ -17,11 +17,86 @@ static void pad(struct text *t, size_t start)
     text_add(t, "%*s# ", (int)(n + 1 < COMMENT_COLUMN ? COMMENT_COLUMN - n : 1), "");
 }
 
-/* A comment cannot hold the end of a line. */
+/* A text that may come from a file: what ends a line, or no reader takes, would end the comment. */
+static void in_line(struct text *t, const char *s)
+{
+    for (size_t n = 1; *s; s += n) {
+        const unsigned char *p = (const unsigned char *)s;
+        int breaks = p[0] == 0xe2 && p[1] == 0x80 && (p[2] == 0xa8 || p[2] == 0xa9);
+        int control = p[0] < 0x20 || p[0] == 0x7f || (p[0] == 0xc2 && p[1] < 0xa0);
+        n = breaks ? 3 : control && p[0] == 0xc2 && p[1] ? 2 : 1;
+        text_put(t, breaks || control ? "?" : s, breaks || control ? 1 : n);
+    }
+}
+
 static void comment(struct text *t, const char *s)
 {
-    for (; *s; s++)
-        text_put(t, (unsigned char)*s < 0x20 || *s == 0x7f ? "?" : s, 1);
+    in_line(t, s);
+    text_add(t, "\n");
+}
+
+/* One remark, after its title if it is the first of its kind. */
+static void remark(struct text *t, const char *start, const char **title, const char *key)
+{
+    if (*title)
+        text_add(t, "%s%s\n", start, *title);
+    *title = NULL;
+    text_add(t, "%s  ", start);
+    in_line(t, key);
+}
+
+void config_remarks(const struct sherd_config *config, const char *start, struct text *t)
+{
+    static const char *const titles[] = {
+        "\"auto\", chosen here:", "without influence on results here:", "to know:"
+    };
+    const struct config_origin *origin = config->origin;
+    if (!origin || !origin->foreign)
+        return;
+    text_add(t, "%sFrom ", start);
+    comment(t, origin->foreign);
+    for (int kind = CONFIG_CHOSEN; kind <= CONFIG_DIFFERENT; kind++) {
+        const char *title = titles[kind];
+        for (int i = 0; kind == CONFIG_CHOSEN && i < key_count(); i++) {
+            if (!origin->from[i].asked)
+                continue;
+            remark(t, start, &title, origin->from[i].theirs);
+            text_add(t, " = ");
+            key_print(key_at(i), config, t);
+            text_add(t, " (%s, ", key_at(i)->path);
+            in_line(t, origin->from[i].where);
+            text_add(t, ")\n");
+        }
+        for (const struct config_remark *r = origin->remarks; r; r = r->next) {
+            if (r->kind != (enum config_remark_kind)kind)
+                continue;
+            remark(t, start, &title, r->key);
+            text_add(t, kind == CONFIG_CHOSEN ? " = " : ": ");
+            comment(t, r->text);
+        }
+    }
+}
+
+int sherd_config_remarks(const struct sherd_config *config, char **out)
+{
+    struct text t = { 0 };
+    config_remarks(config, "", &t);
+    return text_take(&t, out);
+}
+
+/* "x.yaml:7", with the key of another system that it stood under. */
+static void source(struct text *t, const struct config_source *from, const char *where)
+{
+    if (from && from->asked && (where == CONFIG_DEFAULT || where == CONFIG_DERIVED)) {
+        text_add(t, "auto at ");
+        in_line(t, from->asked);
+        text_add(t, ", ");
+    }
+    in_line(t, where);
+    if (from && from->theirs && !from->asked && where == from->where) {
+        text_add(t, " ");
+        in_line(t, from->theirs);
+    }
     text_add(t, "\n");
 }
 
@@ -30,6 +105,7 @@ int sherd_config_print(const struct sherd_config *config, char **out)
     struct text t = { 0 };
     int st = SHERD_OK;
     text_add(&t, "# Effective settings, each with where it comes from.\n");
+    config_remarks(config, "# ", &t);
     for (int s = 0; key_section_at(s); s++) {
         text_add(&t, "%s:\n", key_section_at(s)->name);
         for (int i = 0; i < key_count(); i++) {
@@ -42,7 +118,7 @@ int sherd_config_print(const struct sherd_config *config, char **out)
             text_add(&t, "  %s: ", key_name(key));
             key_print(key, config, &t);
             pad(&t, start);
-            comment(&t, where);
+            source(&t, config_source_of(config, key), where);
         }
     }
     return text_take(&t, out);
@@ -70,7 +146,8 @@ int sherd_config_reference(char **out)
     struct text t = { 0 };
     text_add(&t,
         "# Every setting of sherd, with its default and its meaning. A config needs only the lines that\n"
-        "# differ, and may be empty. Any setting can also be given as --set key.path=value.\n"
+        "# differ, and may be empty. Any setting can also be given as --set key.path=value. Besides these,\n"
+        "# deepspeed: FILE.json and accelerate: FILE.yaml take the settings of other systems (docs/deepspeed.md).\n"
         "# This file is generated (sherd config --reference); a test compares it with the program.\n");
     for (int s = 0; key_section_at(s); s++) {
         const struct key_section *section = key_section_at(s);

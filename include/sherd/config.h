@@ -110,15 +110,32 @@ struct sherd_config {
 /* All defaults. Must be freed with sherd_config_free, as every config. Fields may be changed afterwards; the
  * texts that were in them stay owned by the config, new ones are the caller's. */
 SHERD_API int sherd_config_default(struct sherd_config *out);
-/* Reads a file, then applies the overrides ("key.path=value", n of them) as if they stood in it; of two for
- * the same key the later one holds. `world` is the number of ranks, for the batch arithmetic; 0 = unknown,
- * arithmetic not checked. ECONFIG with "file:line: key: ..." for an unknown, repeated, ill-typed or
- * contradicting key, with the nearest valid one. On failure *out is zero. */
+/* Reads a file of sherd's settings, DeepSpeed's or Accelerate's, then applies the overrides
+ * ("key.path=value", n of them) as if they stood in it; of two for the same key the later one holds. `world`
+ * is the number of ranks, for the batch arithmetic; 0 = unknown, arithmetic not checked. ECONFIG with
+ * "file:line: key: ..." for an unknown, repeated, ill-typed or contradicting key, with the nearest valid one.
+ * On failure *out is zero. */
 SHERD_API int sherd_config_load(
     struct sherd_config *out, const char *path, const char *const *overrides, int n, int world);
 /* The same from memory; `name` stands for the file in messages. */
 SHERD_API int sherd_config_parse(struct sherd_config *out, const char *text, size_t bytes, const char *name,
     const char *const *overrides, int n, int world);
+/* One setting from elsewhere, told by its source: { "data.train=[a, b]", "--data" }. */
+struct sherd_option {
+    const char *setting, *source;
+};
+struct sherd_config_desc {
+    const char *path;                   /* the file: sherd's own, or DeepSpeed's or Accelerate's */
+    const char *model;                  /* another file, whose section model is read; NULL for none */
+    const struct sherd_option *options; /* applied after the files, */
+    const char *const *overrides;       /* and these after them */
+    int n_options, n_overrides, world;
+};
+/* As sherd_config_load, with more than one source. */
+SHERD_API int sherd_config_read(struct sherd_config *out, const struct sherd_config_desc *desc);
+/* What to know of settings that came from another system's file, as text: values chosen for "auto", keys
+ * without influence, differences. Empty if there are none. Caller frees *out. */
+SHERD_API int sherd_config_remarks(const struct sherd_config *config, char **out);
 SHERD_API void sherd_config_free(struct sherd_config *config); /* NULL and zero are fine */
 /* The effective settings as YAML with one comment a line: where the value came from. Caller frees *out. */
 SHERD_API int sherd_config_print(const struct sherd_config *config, char **out);

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The YAML that Accelerate's questionnaire writes, with its blocks for FSDP (versions 1 and 2) and DeepSpeed:
+ * every key and what becomes of it. The way through a file is in runtime/foreign.c.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "runtime/foreign.h"
+#include "runtime/keys.h"
+
+#define LAUNCH "ranks are started by --ranks, torchrun, mpirun or srun"
+
+/* clang-format off */
+static const struct foreign_key keys[] = {
+    { "compute_environment", FOREIGN_TEXT, FOREIGN_NOTE, NULL, LAUNCH },
+    { "distributed_type", FOREIGN_TEXT, FOREIGN_CODE, NULL,
+      "FSDP and DEEPSPEED: as their block says; MULTI_GPU, MULTI_CPU and NO: `shard.stage` 0; others are refused" },
+    { "mixed_precision", FOREIGN_TEXT, FOREIGN_CODE, NULL,
+      "`dtype.param`: no f32, bf16 bf16; with FSDP `dtype.reduce` too, as there; fp16 and fp8 are refused" },
+    { "debug", FOREIGN_BOOL, FOREIGN_NOTE, NULL, "what ranks send each other is checked when they start" },
+    { "downcast_bf16", FOREIGN_ANY, FOREIGN_NOTE, NULL, "it is for TPUs" },
+    { "enable_cpu_affinity", FOREIGN_BOOL, FOREIGN_NOTE, NULL, "cores are shared among the ranks of a host" },
+    { "dynamo_backend", FOREIGN_TEXT, FOREIGN_NOTE, NULL, "models are compiled already" },
+    { "dynamo_config.*", FOREIGN_ANY, FOREIGN_NOTE, NULL, "models are compiled already" },
+    { "use_cpu", FOREIGN_BOOL, FOREIGN_CODE, NULL, "true: `run.device` cpu; false: run.device stays" },
+    { "gpu_ids", FOREIGN_ANY, FOREIGN_NOTE, NULL, "rank r of a host takes GPU r" },
+    { "machine_rank", FOREIGN_INT, FOREIGN_NOTE, NULL, LAUNCH },
+    { "main_process_ip", FOREIGN_TEXT, FOREIGN_NOTE, NULL, LAUNCH },
+    { "main_process_port", FOREIGN_INT, FOREIGN_NOTE, NULL, LAUNCH },
+    { "main_training_function", FOREIGN_TEXT, FOREIGN_NOTE, NULL, "`sherd train` is the training function" },
+    { "num_machines", FOREIGN_INT, FOREIGN_NOTE, NULL, LAUNCH },
+    { "num_processes", FOREIGN_INT, FOREIGN_NOTE, NULL, LAUNCH },
+    { "rdzv_backend", FOREIGN_TEXT, FOREIGN_NOTE, NULL, LAUNCH },
+    { "same_network", FOREIGN_BOOL, FOREIGN_NOTE, NULL, LAUNCH },
+    { "tpu_env", FOREIGN_LIST, FOREIGN_NOTE, NULL, "it is for TPUs" },
+    { "tpu_use_cluster", FOREIGN_BOOL, FOREIGN_NOTE, NULL, "it is for TPUs" },
+    { "tpu_use_sudo", FOREIGN_BOOL, FOREIGN_NOTE, NULL, "it is for TPUs" },
+    { "fp8_config", FOREIGN_ANY, FOREIGN_ONLY, "", "weights are f32 or bf16; remove it" },
+    { "megatron_lm_config", FOREIGN_ANY, FOREIGN_ONLY, "", "layers are not divided among ranks; remove it" },
+    { "parallelism_config", FOREIGN_ANY, FOREIGN_ONLY, "", "layers are not divided among ranks; remove it" },
+
+    { "fsdp_config.version", FOREIGN_INT, FOREIGN_CODE, NULL, "1 or 2; not given: 1" },
+    { "fsdp_config.sharding_strategy", FOREIGN_TEXT, FOREIGN_CODE, NULL,
+      "version 1, by name or number: FULL_SHARD `shard.stage` 3, SHARD_GRAD_OP 2, NO_SHARD 0; hybrid ones are "
+      "refused; not given: 3" },
+    { "fsdp_config.reshard_after_forward", FOREIGN_TEXT, FOREIGN_CODE, NULL,
+      "version 2: true `shard.stage` 3, false 2; version 1: the name of a strategy; not given: 3" },
+    { "fsdp_config.offload_params", FOREIGN_BOOL, FOREIGN_ONLY, "false",
+      "everything stays on the device; set it to false, and use more ranks" },
+    { "fsdp_config.auto_wrap_policy", FOREIGN_TEXT, FOREIGN_NOTE, NULL, "every layer is a unit" },
+    { "fsdp_config.transformer_layer_cls_to_wrap", FOREIGN_ANY, FOREIGN_NOTE, NULL, "every layer is a unit" },
+    { "fsdp_config.min_num_params", FOREIGN_INT, FOREIGN_NOTE, NULL, "every layer is a unit" },
+    { "fsdp_config.backward_prefetch", FOREIGN_TEXT, FOREIGN_CODE, NULL,
+      "`shard.prefetch`: BACKWARD_PRE 1, BACKWARD_POST and NO_PREFETCH 0" },
+    { "fsdp_config.forward_prefetch", FOREIGN_BOOL, FOREIGN_NOTE, NULL, "shard.prefetch holds in both directions" },
+    { "fsdp_config.limit_all_gathers", FOREIGN_BOOL, FOREIGN_NOTE, NULL, "shard.prefetch is the limit" },
+    { "fsdp_config.state_dict_type", FOREIGN_TEXT, FOREIGN_CODE, NULL,
+      "no influence: checkpoints are written in slices, `sherd merge` makes one of them" },
+    { "fsdp_config.use_orig_params", FOREIGN_BOOL, FOREIGN_NOTE, NULL, "tensors keep their names and shapes" },
+    { "fsdp_config.cpu_ram_efficient_loading", FOREIGN_BOOL, FOREIGN_CODE, NULL,
+      "no influence: every rank reads its own slices" },
+    { "fsdp_config.sync_module_states", FOREIGN_BOOL, FOREIGN_NOTE, NULL, "ranks begin with the same weights" },
+    { "fsdp_config.activation_checkpointing", FOREIGN_BOOL, FOREIGN_NOTE, NULL,
+      "what is kept for the backward pass changes memory, not results" },
+    { "fsdp_config.ignored_modules", FOREIGN_ANY, FOREIGN_ONLY, "",
+      "every tensor is sharded; remove it, model.freeze is for those that are not trained" },
+
+    { "deepspeed_config.deepspeed_config_file", FOREIGN_TEXT, FOREIGN_CODE, NULL,
+      "that file is read; both must agree where both say something" },
+    { "deepspeed_config.zero_stage", FOREIGN_INT, FOREIGN_SET, "shard.stage", "not given: 2" },
+    { "deepspeed_config.gradient_accumulation_steps", FOREIGN_INT, FOREIGN_SET, "batch.accum", NULL, FOREIGN_AUTO },
+    { "deepspeed_config.gradient_clipping", FOREIGN_REAL, FOREIGN_SET, "optim.clip", NULL, FOREIGN_AUTO },
+    { "deepspeed_config.offload_optimizer_device", FOREIGN_TEXT, FOREIGN_ONLY, "none",
+      "everything stays on the device; set it to none, and use a higher stage or more ranks" },
+    { "deepspeed_config.offload_param_device", FOREIGN_TEXT, FOREIGN_ONLY, "none",
+      "everything stays on the device; set it to none, and use a higher stage or more ranks" },
+    { "deepspeed_config.offload_optimizer_nvme_path", FOREIGN_TEXT, FOREIGN_NOTE, NULL, "nothing is offloaded" },
+    { "deepspeed_config.offload_param_nvme_path", FOREIGN_TEXT, FOREIGN_NOTE, NULL, "nothing is offloaded" },
+    { "deepspeed_config.zero3_init_flag", FOREIGN_BOOL, FOREIGN_NOTE, NULL, "every rank draws its own slices" },
+    { "deepspeed_config.zero3_save_16bit_model", FOREIGN_BOOL, FOREIGN_NOTE, NULL,
+      "checkpoints are written in slices; `sherd merge --dtype bf16` makes whole 16-bit weights of any of them" },
+    { "deepspeed_config.deepspeed_hostfile", FOREIGN_TEXT, FOREIGN_NOTE, NULL, LAUNCH },
+    { "deepspeed_config.deepspeed_inclusion_filter", FOREIGN_TEXT, FOREIGN_NOTE, NULL, LAUNCH },
+    { "deepspeed_config.deepspeed_exclusion_filter", FOREIGN_TEXT, FOREIGN_NOTE, NULL, LAUNCH },
+    { "deepspeed_config.deepspeed_multinode_launcher", FOREIGN_TEXT, FOREIGN_NOTE, NULL, LAUNCH },
+    { "deepspeed_config.deepspeed_moe_layer_cls_names", FOREIGN_TEXT, FOREIGN_ONLY, "",
+      "there are no experts; remove it" },
+};
+/* clang-format on */
+
+struct word {
+    const char *theirs, *ours; /* ours: NULL = not possible here */
+};
+
+/* Sets our key by a list of words; `what` says what is possible. */
+static int put_word(struct foreign *f, const struct foreign_item *item, const char *ours,
+    const struct word *words, int n, const char *what)
+{
+    for (int i = 0; i < n; i++)
+        if (strcasecmp(item->node->value, words[i].theirs) == 0 && words[i].ours)
+            return foreign_put(f, item, ours, words[i].ours);
+    return FOREIGN_FAIL(f, item, "%s is not possible here; %s", item->node->value, what);
+}
+
+static int take_strategy(struct foreign *f, const struct foreign_item *item)
+{
+    static const struct word words[] = { { "FULL_SHARD", "3" }, { "1", "3" }, { "SHARD_GRAD_OP", "2" },
+        { "2", "2" }, { "NO_SHARD", "0" }, { "3", "0" } };
+    return put_word(f, item, "shard.stage", words, ARRAY_LEN(words),
+        "FULL_SHARD, SHARD_GRAD_OP and NO_SHARD are, over all ranks");
+}
+
+static int take_sharding(struct foreign *f, int version)
+{
+    const struct foreign_item *strategy = foreign_get(f, "fsdp_config.sharding_strategy");
+    const struct foreign_item *reshard = foreign_get(f, "fsdp_config.reshard_after_forward");
+    static const struct word flags[] = { { "true", "3" }, { "false", "2" } };
+    if (version == 2 && strategy)
+        SHERD_TRY(foreign_remark(f, CONFIG_IDLE, strategy->path, "version 2 goes by reshard_after_forward"));
+    if (version == 2 && reshard)
+        return put_word(f, reshard, "shard.stage", flags, ARRAY_LEN(flags),
+            "version 2 takes true or false; a strategy's name needs fsdp_version: 1");
+    if (version == 1 && reshard) {
+        if (strcasecmp(reshard->node->value, "true") == 0 || strcasecmp(reshard->node->value, "false") == 0)
+            return FOREIGN_FAIL(f, reshard,
+                "version 1 takes the name of a strategy, as FULL_SHARD; true and false need fsdp_version: 2");
+        SHERD_TRY(take_strategy(f, reshard));
+    }
+    if (version == 1 && strategy)
+        return take_strategy(f, strategy);
+    return foreign_default(f, "shard.stage", "3");
+}
+
+/* What Accelerate itself refuses, and keys that only one version has. */
+static int check_version(struct foreign *f, int version)
+{
+    const struct foreign_item *type = foreign_get(f, "fsdp_config.state_dict_type");
+    const struct foreign_item *forward = foreign_get(f, "fsdp_config.forward_prefetch");
+    const struct foreign_item *ram = foreign_get(f, "fsdp_config.cpu_ram_efficient_loading");
+    const struct foreign_item *sync = foreign_get(f, "fsdp_config.sync_module_states");
+    static const char *const types[] = { "FULL_STATE_DICT", "SHARDED_STATE_DICT", "LOCAL_STATE_DICT" };
+    int known = 0;
+    for (int i = 0; type && i < 4 - version; i++)
+        known |= strcasecmp(type->node->value, types[i]) == 0;
+    if (type && !known)
+        return FOREIGN_FAIL(f, type,
+            "%s is not possible in version %d; FULL_STATE_DICT and SHARDED_STATE_DICT are", type->node->value,
+            version);
+    if (version == 2 && forward && foreign_bool(forward))
+        return FOREIGN_FAIL(f, forward, "version 2 does not take it; remove it");
+    if (version == 1 && ram && sync && !foreign_is_auto(ram) && foreign_bool(ram) && !foreign_bool(sync))
+        return FOREIGN_FAIL(f, sync, "must be true where cpu_ram_efficient_loading is true");
+    if (type)
+        SHERD_TRY(foreign_remark(f, CONFIG_IDLE, type->path,
+            "checkpoints are written in slices, `sherd merge` makes one of them"));
+    return ram ? foreign_remark(f, CONFIG_IDLE, ram->path, "every rank reads its own slices") : SHERD_OK;
+}
+
+static int take_fsdp(struct foreign *f)
+{
+    const struct foreign_item *given = foreign_get(f, "fsdp_config.version");
+    const struct foreign_item *prefetch = foreign_get(f, "fsdp_config.backward_prefetch");
+    static const struct word words[] = { { "BACKWARD_PRE", "1" }, { "BACKWARD_POST", "0" },
+        { "NO_PREFETCH", "0" } };
+    int version = given ? (int)foreign_real(given) : 1;
+    if (given && (foreign_real(given) < 1 || foreign_real(given) > 2))
+        return FOREIGN_FAIL(f, given, "must be 1 or 2, not %s", given->node->value);
+    if (given)
+        SHERD_TRY(foreign_remark(f, CONFIG_IDLE, given->path, "it says how the other keys are read"));
+    SHERD_TRY(check_version(f, version));
+    if (prefetch)
+        SHERD_TRY(put_word(f, prefetch, "shard.prefetch", words, ARRAY_LEN(words),
+            "BACKWARD_PRE, BACKWARD_POST and NO_PREFETCH are"));
+    return take_sharding(f, version);
+}
+
+static int take_precision(struct foreign *f, int fsdp)
+{
+    static const struct word words[] = { { "no", "f32" }, { "false", "f32" }, { "bf16", "bf16" } };
+    const struct foreign_item *item = foreign_get(f, "mixed_precision");
+    if (!item)
+        return SHERD_OK;
+    SHERD_TRY(put_word(f, item, "dtype.param", words, ARRAY_LEN(words), "bf16 and no are"));
+    return fsdp ? put_word(f, item, "dtype.reduce", words, ARRAY_LEN(words), "") : SHERD_OK;
+}
+
+static int translate(struct foreign *f)
+{
+    static const char *const types[] = { "FSDP", "DEEPSPEED", "MULTI_GPU", "MULTI_CPU", "NO" };
+    const struct foreign_item *type = foreign_get(f, "distributed_type"), *cpu = foreign_get(f, "use_cpu");
+    const struct foreign_item *fsdp = foreign_get(f, "fsdp_config"), *ds = foreign_get(f, "deepspeed_config");
+    const struct foreign_item *file = foreign_get(f, "deepspeed_config.deepspeed_config_file");
+    int which = type ? -1 : fsdp ? 0 : ds ? 1 : 4;
+    for (int i = 0; type && i < (int)ARRAY_LEN(types); i++)
+        if (strcasecmp(type->node->value, types[i]) == 0)
+            which = i;
+    if (which < 0)
+        return FOREIGN_FAIL(f, type,
+            "%s is not possible here; FSDP, DEEPSPEED, MULTI_GPU, MULTI_CPU and NO are", type->node->value);
+    if (fsdp && which != 0)
+        return FOREIGN_FAIL(f, fsdp, "belongs to distributed_type FSDP, not %s; remove one", types[which]);
+    if (ds && which != 1)
+        return FOREIGN_FAIL(f, ds, "belongs to distributed_type DEEPSPEED, not %s; remove one", types[which]);
+    SHERD_TRY(take_precision(f, which == 0));
+    if (which == 0)
+        SHERD_TRY(take_fsdp(f));
+    if (which == 1)
+        SHERD_TRY(file ? foreign_load(f->config, &foreign_deepspeed, file->node->value)
+                       : foreign_default(f, "shard.stage", "2"));
+    if (which > 1 && type)
+        SHERD_TRY(foreign_put(f, type, "shard.stage", "0"));
+    if (cpu && foreign_bool(cpu))
+        return foreign_put(f, cpu, "run.device", "cpu");
+    return cpu ? foreign_remark(f, CONFIG_IDLE, cpu->path, "run.device says where") : SHERD_OK;
+}
+
+/* In the blocks keys may be written with or without the prefix; one has two names. */
+static void canonical(char *path)
+{
+    static const char block[] = "fsdp_config.", prefix[] = "fsdp_";
+    char *name = path + strlen(block);
+    if (strncmp(path, block, strlen(block)) != 0)
+        return;
+    if (strncmp(name, prefix, strlen(prefix)) == 0)
+        memmove(name, name + strlen(prefix), strlen(name + strlen(prefix)) + 1);
+    if (strcmp(name, "backward_prefetch_policy") == 0)
+        strcpy(name, "backward_prefetch");
+}
+
+const struct foreign_system foreign_accelerate = {
+    .name = "Accelerate",
+    .keys = keys,
+    .n = ARRAY_LEN(keys),
+    .canonical = canonical,
+    .translate = translate,
+};

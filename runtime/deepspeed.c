@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * DeepSpeed's settings: what follows from several of its keys, the optimizer, the scheduler and the number
+ * formats. The table of its keys is in runtime/deepspeed_keys.c, the way through a file in runtime/foreign.c.
+ * Defaults are those of DeepSpeed's code in 2026.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "runtime/foreign.h"
+#include "runtime/keys.h"
+
+/* Position of the item's text among the words, whatever its case; -1 if it is none of them. */
+static int word_of(const struct foreign_item *item, const char *const *words, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (strcasecmp(item->node->value, words[i]) == 0)
+            return i;
+    return -1;
+}
+
+/* `path` as our key: its value, a question, or their default. */
+static int take(struct foreign *f, const char *path, const char *ours, const char *initial)
+{
+    const struct foreign_item *item = foreign_get(f, path);
+    if (!item)
+        return initial ? foreign_default(f, ours, initial) : SHERD_OK;
+    return foreign_is_auto(item) ? foreign_ask(f, item, ours) : foreign_put(f, item, ours, item->node->value);
+}
+
+/* --- optimizer --- */
+
+/* Parameters that only the other of the two takes. */
+static int refuse_params(struct foreign *f, const char *type, const char *const *names, int n)
+{
+    for (int i = 0; i < n; i++) {
+        char path[FOREIGN_PATH_BYTES];
+        snprintf(path, sizeof(path), "optimizer.params.%s", names[i]);
+        const struct foreign_item *item = foreign_get(f, path);
+        if (item)
+            return FOREIGN_FAIL(f, item, "%s has no such parameter; remove it", type);
+    }
+    return SHERD_OK;
+}
+
+static int take_betas(struct foreign *f)
+{
+    const struct foreign_item *item = foreign_get(f, "optimizer.params.betas");
+    if (!item) {
+        SHERD_TRY(foreign_default(f, "optim.beta1", "0.9"));
+        return foreign_default(f, "optim.beta2", "0.999");
+    }
+    if (foreign_is_auto(item)) {
+        SHERD_TRY(foreign_ask(f, item, "optim.beta1"));
+        return foreign_ask(f, item, "optim.beta2");
+    }
+    const struct yaml_node *first = item->node->first, *second = first ? first->next : NULL;
+    if (!second || second->next)
+        return FOREIGN_FAIL(f, item, "must be two numbers, as [0.9, 0.999]");
+    SHERD_TRY(foreign_put(f, item, "optim.beta1", first->value));
+    return foreign_put(f, item, "optim.beta2", second->value);
+}
+
+/* Decay that is added to the gradient is the decoupled one only in plain SGD. */
+static int note_coupled(struct foreign *f, const struct foreign_item *item, int with_momentum)
+{
+    f->origin->late.coupled =
+        (struct config_place){ foreign_where(f, item), item->path, with_momentum ? 1.0 : 0.0 };
+    return f->origin->late.coupled.where ? SHERD_OK : SHERD_ENOMEM;
+}
+
+static int take_adam(struct foreign *f)
+{
+    static const char *const sgds[] = { "momentum", "dampening", "nesterov" };
+    const struct foreign_item *mode = foreign_get(f, "optimizer.params.adam_w_mode");
+    SHERD_TRY(refuse_params(f, "Adam", sgds, ARRAY_LEN(sgds)));
+    SHERD_TRY(foreign_put(f, foreign_get(f, "optimizer.type"), "optim.name", "adamw"));
+    SHERD_TRY(take_betas(f));
+    SHERD_TRY(take(f, "optimizer.params.eps", "optim.eps", "1e-8"));
+    return mode && !foreign_bool(mode) ? note_coupled(f, mode, 0) : SHERD_OK;
+}
+
+static int take_sgd(struct foreign *f)
+{
+    static const char *const adams[] = { "betas", "eps", "torch_adam", "adam_w_mode", "amsgrad",
+        "bias_correction" };
+    const struct foreign_item *type = foreign_get(f, "optimizer.type");
+    SHERD_TRY(refuse_params(f, "SGD", adams, ARRAY_LEN(adams)));
+    SHERD_TRY(foreign_put(f, type, "optim.name", "sgd"));
+    SHERD_TRY(take(f, "optimizer.params.momentum", "optim.momentum", "0"));
+    return note_coupled(f, type, 1);
+}
+
+static int take_optimizer(struct foreign *f)
+{
+    static const char *const known[] = { "adam", "adamw", "sgd", "adagrad", "lamb", "lion", "muon",
+        "onebitadam", "zerooneadam", "onebitlamb", "muadam", "muadamw", "musgd" };
+    const struct foreign_item *type = foreign_get(f, "optimizer.type");
+    const struct foreign_item *any = foreign_get(f, "optimizer"), *decay;
+    if (!any)
+        return SHERD_OK;
+    if (!type)
+        return FOREIGN_FAIL(f, any, "has no type; AdamW, Adam and SGD are possible");
+    int which = word_of(type, known, ARRAY_LEN(known));
+    if (which > 2 || which < 0) {
+        const char *near = which < 0 ? text_nearest(type->node->value, known, 3) : NULL;
+        return FOREIGN_FAIL(f, type,
+            "%s is not an optimizer of sherd's%s%s%s; AdamW, Adam and SGD are possible", type->node->value,
+            near ? ", did you mean " : "", near ? near : "", near ? "?" : "");
+    }
+    SHERD_TRY(which < 2 ? take_adam(f) : take_sgd(f));
+    SHERD_TRY(take(f, "optimizer.params.weight_decay", "optim.weight_decay", "0"));
+    decay = foreign_get(f, "optimizer.params.weight_decay");
+    return decay ? foreign_remark(f, CONFIG_DIFFERENT, decay->path,
+                       "norms and biases are not decayed, as in HF Trainer; DeepSpeed alone decays them too")
+                 : SHERD_OK;
+}
+
+/* --- scheduler --- */
+
+/* The rate at the top of the curve; a scheduler's own one holds over the optimizer's. */
+static int take_rate(struct foreign *f, const char *top, const char *initial)
+{
+    const struct foreign_item *own = foreign_get(f, "optimizer.params.lr");
+    const struct foreign_item *max = top ? foreign_get(f, top) : NULL;
+    if (max && !foreign_is_auto(max)) {
+        if (own)
+            SHERD_TRY(foreign_remark(f, CONFIG_DIFFERENT, own->path,
+                "the scheduler sets the rate to its warmup_max_lr, here as in DeepSpeed"));
+        return foreign_put(f, max, "optim.lr", max->node->value);
+    }
+    if (max && !own)
+        return foreign_ask(f, max, "optim.lr");
+    if (max)
+        SHERD_TRY(foreign_remark(f, CONFIG_CHOSEN, max->path, "optimizer.params.lr"));
+    else if (initial) {
+        if (own)
+            SHERD_TRY(foreign_remark(f, CONFIG_DIFFERENT, own->path,
+                "without a warmup_max_lr the scheduler sets the rate to %s, here as in DeepSpeed", initial));
+        return foreign_default(f, "optim.lr", initial);
+    }
+    return foreign_get(f, "optimizer") ? take(f, "optimizer.params.lr", "optim.lr", "1e-3") : SHERD_OK;
+}
+
+/* Where the rise begins: a rate, which is a fraction once the top is known. */
+static int take_lowest(struct foreign *f)
+{
+    const struct foreign_item *low = foreign_get(f, "scheduler.params.warmup_min_lr");
+    if (!low)
+        return foreign_default(f, "schedule.warmup_from", "0");
+    if (foreign_is_auto(low))
+        return foreign_ask(f, low, "schedule.warmup_from");
+    if (foreign_real(low) < 0)
+        return FOREIGN_FAIL(f, low, "must be 0 or above, not %s", low->node->value);
+    f->origin->late.lowest = (struct config_place){ foreign_where(f, low), low->path, foreign_real(low) };
+    return f->origin->late.lowest.where ? SHERD_OK : SHERD_ENOMEM;
+}
+
+static int take_warmup_steps(struct foreign *f)
+{
+    const struct foreign_item *steps = foreign_get(f, "scheduler.params.warmup_num_steps");
+    const struct foreign_item *shape = foreign_get(f, "scheduler.params.warmup_type");
+    static const char *const shapes[] = { "log", "linear" };
+    if (steps && !foreign_is_auto(steps) && foreign_real(steps) < 0)
+        return FOREIGN_FAIL(f, steps, "must be 0 or above, not %s", steps->node->value);
+    SHERD_TRY(take(f, "scheduler.params.warmup_num_steps", "schedule.warmup", "1000"));
+    if (shape && word_of(shape, shapes, 2) < 0)
+        return FOREIGN_FAIL(f, shape, "must be log or linear, not %s", shape->node->value);
+    return shape ? foreign_put(f, shape, "schedule.warmup_shape", shapes[word_of(shape, shapes, 2)])
+                 : foreign_default(f, "schedule.warmup_shape", "log");
+}
+
+/* Parameters of the other curves. */
+static int check_curve(struct foreign *f, int which)
+{
+    static const struct {
+        const char *path;
+        unsigned curves; /* bits: WarmupLR, WarmupDecayLR, WarmupCosineLR */
+    } params[] = { { "scheduler.params.warmup_min_lr", 3 }, { "scheduler.params.warmup_max_lr", 3 },
+        { "scheduler.params.total_num_steps", 6 }, { "scheduler.params.warmup_min_ratio", 4 },
+        { "scheduler.params.cos_min_ratio", 4 } };
+    for (size_t i = 0; i < ARRAY_LEN(params); i++) {
+        const struct foreign_item *item = foreign_get(f, params[i].path);
+        if (item && !(params[i].curves >> which & 1))
+            return FOREIGN_FAIL(f, item, "%s has no such parameter; remove it",
+                foreign_get(f, "scheduler.type")->node->value);
+    }
+    return SHERD_OK;
+}
+
+static int take_curve(struct foreign *f, const struct foreign_item *type, int which)
+{
+    static const char *const ours[] = { "constant", "linear", "cosine" };
+    SHERD_TRY(check_curve(f, which));
+    SHERD_TRY(foreign_put(f, type, "schedule.kind", ours[which]));
+    SHERD_TRY(foreign_default(f, "schedule.count", "deepspeed"));
+    SHERD_TRY(take_warmup_steps(f));
+    if (which > 0) {
+        if (!foreign_get(f, "scheduler.params.total_num_steps"))
+            return FOREIGN_FAIL(f, type, "needs total_num_steps; \"auto\" = the steps of the run");
+        SHERD_TRY(take(f, "scheduler.params.total_num_steps", "schedule.steps", NULL));
+    }
+    if (which < 2) {
+        SHERD_TRY(take_rate(f, "scheduler.params.warmup_max_lr", which == 1 ? "1e-3" : NULL));
+        SHERD_TRY(foreign_default(f, "schedule.min_lr", "0"));
+        return take_lowest(f);
+    }
+    SHERD_TRY(take_rate(f, NULL, NULL));
+    SHERD_TRY(take(f, "scheduler.params.warmup_min_ratio", "schedule.warmup_from", "0"));
+    return take(f, "scheduler.params.cos_min_ratio", "schedule.min_lr", "1e-4");
+}
+
+static int take_scheduler(struct foreign *f)
+{
+    static const char *const known[] = { "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle",
+        "LRRangeTest" };
+    const struct foreign_item *any = foreign_get(f, "scheduler"), *type = foreign_get(f, "scheduler.type");
+    if (!any) {
+        SHERD_TRY(take_rate(f, NULL, NULL));
+        return foreign_get(f, "optimizer") ? foreign_default(f, "schedule.kind", "constant") : SHERD_OK;
+    }
+    if (!type)
+        return FOREIGN_FAIL(f, any, "has no type; WarmupLR, WarmupDecayLR and WarmupCosineLR are possible");
+    int which = word_of(type, known, ARRAY_LEN(known));
+    if (which > 2 || which < 0) {
+        const char *near = which < 0 ? text_nearest(type->node->value, known, 3) : NULL;
+        return FOREIGN_FAIL(f, type,
+            "%s is not a schedule of sherd's%s%s%s; WarmupLR, WarmupDecayLR and WarmupCosineLR are possible",
+            type->node->value, near ? ", did you mean " : "", near ? near : "", near ? "?" : "");
+    }
+    return take_curve(f, type, which);
+}
+
+/* --- number formats --- */
+
+static int take_formats(struct foreign *f)
+{
+    static const char *const names[] = { "fp32", "bf16", "fp16" }, *const ours[] = { "f32", "bf16" };
+    const struct foreign_item *fp16 = foreign_get(f, "fp16.enabled"), *bf16 = foreign_get(f, "bf16.enabled");
+    const struct foreign_item *wire = foreign_get(f, "communication_data_type");
+    const struct foreign_item *param = foreign_get(f, "data_types.param_dtype");
+    const struct foreign_item *typed[] = { wire, param };
+    if (fp16 && foreign_is_auto(fp16))
+        SHERD_TRY(foreign_remark(f, CONFIG_CHOSEN, fp16->path, "false; sherd has bf16 and f32"));
+    else if (fp16 && foreign_bool(fp16))
+        return FOREIGN_FAIL(f, fp16,
+            "fp16 is not a format of sherd's weights; use \"bf16\": {\"enabled\": true}, which needs no loss scale");
+    if (bf16 && foreign_is_auto(bf16))
+        SHERD_TRY(foreign_ask(f, bf16, "dtype.param"));
+    else if (bf16)
+        SHERD_TRY(foreign_put(f, bf16, "dtype.param", foreign_bool(bf16) ? "bf16" : "f32"));
+    for (int i = 0; i < 2; i++) {
+        if (!typed[i])
+            continue;
+        int which = word_of(typed[i], names, 3);
+        if (which < 0 || which == 2)
+            return FOREIGN_FAIL(f, typed[i], "%s is not possible; fp32 and bf16 are", typed[i]->node->value);
+        SHERD_TRY(foreign_put(f, typed[i], i ? "dtype.param" : "dtype.reduce", ours[which]));
+    }
+    if (bf16 && !wire && f->config->dtype.param == SHERD_BF16)
+        return foreign_remark(f, CONFIG_DIFFERENT, "communication_data_type",
+            "not given: gradients travel in f32 here, in bf16 there; \"bf16\" makes it so here too");
+    return SHERD_OK;
+}
+
+/* --- the rest --- */
+
+static int take_stage(struct foreign *f)
+{
+    const struct foreign_item *block = foreign_get(f, "zero_optimization");
+    if (block && block->node->kind == YAML_VALUE)
+        return foreign_put(f, block, "shard.stage", foreign_bool(block) ? "1" : "0");
+    return foreign_get(f, "zero_optimization.stage") ? SHERD_OK : foreign_default(f, "shard.stage", "0");
+}
+
+/* Elements to gather ahead become units once the model is known. */
+static int take_ahead(struct foreign *f)
+{
+    const struct foreign_item *ahead = foreign_get(f, "zero_optimization.stage3_prefetch_bucket_size");
+    if (!ahead)
+        return SHERD_OK;
+    if (foreign_is_auto(ahead))
+        return foreign_ask(f, ahead, "shard.prefetch");
+    f->origin->late.ahead =
+        (struct config_place){ foreign_where(f, ahead), ahead->path, foreign_real(ahead) };
+    return f->origin->late.ahead.where ? SHERD_OK : SHERD_ENOMEM;
+}
+
+int deepspeed_translate(struct foreign *f)
+{
+    const struct foreign_item *print = foreign_get(f, "steps_per_print");
+    SHERD_TRY(take_stage(f));
+    SHERD_TRY(take_ahead(f));
+    SHERD_TRY(take_optimizer(f));
+    SHERD_TRY(take_scheduler(f));
+    SHERD_TRY(take_formats(f));
+    if (print) /* "Infinity" is how never is written */
+        SHERD_TRY(foreign_put(f, print, "log.every",
+            strcasecmp(print->node->value, "Infinity") == 0 || strcasecmp(print->node->value, "inf") == 0
+                ? "1e15"
+                : print->node->value));
+    f->origin->late.needs_batch = 1;
+    return foreign_get(f, "gradient_clipping")
+               ? SHERD_OK
+               : foreign_remark(f, CONFIG_DIFFERENT, "gradient_clipping",
+                     "not given: optim.clip stays, by default 1.0, as in DeepSpeed since June 2026; before, "
+                     "nothing was clipped");
+}
+
+/* Old and other names. */
+void deepspeed_canonical(char *path)
+{
+    static const struct {
+        const char *theirs, *row;
+    } names[] = {
+        { "zero_optimization.prefetch_bucket_size", "zero_optimization.stage3_prefetch_bucket_size" },
+        { "zero_optimization.param_persistence_threshold",
+            "zero_optimization.stage3_param_persistence_threshold" },
+        { "zero_optimization.model_persistence_threshold",
+            "zero_optimization.stage3_model_persistence_threshold" },
+        { "zero_optimization.max_live_parameters", "zero_optimization.stage3_max_live_parameters" },
+        { "zero_optimization.max_reuse_distance", "zero_optimization.stage3_max_reuse_distance" },
+        { "zero_optimization.gather_16bit_weights_on_model_save",
+            "zero_optimization.stage3_gather_16bit_weights_on_model_save" },
+        { "zero_optimization.stage3_gather_fp16_weights_on_model_save",
+            "zero_optimization.stage3_gather_16bit_weights_on_model_save" },
+        { "zero_optimization.module_granularity_threshold",
+            "zero_optimization.stage3_module_granularity_threshold" },
+        { "zero_optimization.use_all_reduce_for_fetch_params",
+            "zero_optimization.stage3_use_all_reduce_for_fetch_params" },
+        { "zero_optimization.allgather_sequential", "zero_optimization.stage3_allgather_sequential" },
+        { "bf16.check_overflow", "bf16.check_grad_overflow" },
+        { "aio.intra_op_parallelism", "aio.thread_count" },
+    };
+    if (strncmp(path, "bfloat16", 8) == 0 && (path[8] == '.' || !path[8])) {
+        memmove(path + 4, path + 8, strlen(path + 8) + 1);
+        memcpy(path, "bf16", 4);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (strcmp(path, names[i].theirs) == 0)
+            snprintf(path, FOREIGN_PATH_BYTES, "%s", names[i].row);
+}

@@ -1,0 +1,522 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The walk over another system's file, and what its translate() is made of: see runtime/foreign.h.
+ */
+#include "runtime/foreign.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include <sherd/engine.h>
+
+#include "base/file.h"
+#include "model/model.h"
+#include "runtime/keys.h"
+
+static const struct foreign_system *const systems[] = { &foreign_deepspeed, &foreign_accelerate };
+
+int foreign_fail_at(const struct foreign *f, const struct foreign_item *item, int status)
+{
+    return status_context(status, "%s:%d: %s", f->name, item->node->line, item->path);
+}
+
+const char *foreign_where(struct foreign *f, const struct foreign_item *item)
+{
+    return arena_printf(&f->origin->arena, "%s:%d", f->name, item->node->line);
+}
+
+int foreign_remark(struct foreign *f, enum config_remark_kind kind, const char *key, const char *format, ...)
+{
+    char text[512];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof(text), format, list);
+    va_end(list);
+    struct arena *arena = &f->origin->arena;
+    struct config_remark *r = arena_zalloc(arena, 1, sizeof(*r)), **end = &f->origin->remarks;
+    if (!r)
+        return SHERD_ENOMEM;
+    *r = (struct config_remark){ kind, arena_strdup(arena, key), arena_strdup(arena, text), NULL };
+    if (!r->key || !r->text)
+        return SHERD_ENOMEM;
+    while (*end)
+        end = &(*end)->next;
+    *end = r;
+    return SHERD_OK;
+}
+
+/* --- values --- */
+
+const struct foreign_item *foreign_get(const struct foreign *f, const char *path)
+{
+    for (const struct foreign_item *i = f->items; i; i = i->next)
+        if (strcmp(i->path, path) == 0)
+            return i;
+    return NULL;
+}
+
+int foreign_is_auto(const struct foreign_item *item)
+{
+    return item->node->kind == YAML_VALUE && strcmp(item->node->value, "auto") == 0;
+}
+
+/* Python's readers of YAML take True and TRUE as well. */
+static int read_bool(const struct yaml_node *node, int *out)
+{
+    static const char *const words[] = { "false", "true", "no", "yes", "off", "on" };
+    for (int i = 0; i < (int)ARRAY_LEN(words); i++)
+        if (node->kind == YAML_VALUE && !node->quoted && strcasecmp(node->value, words[i]) == 0) {
+            *out = i % 2;
+            return 1;
+        }
+    return 0;
+}
+
+int foreign_bool(const struct foreign_item *item)
+{
+    int b = 0;
+    read_bool(item->node, &b);
+    return b;
+}
+
+double foreign_real(const struct foreign_item *item)
+{
+    double d = 0;
+    text_double(item->node->value, &d);
+    return d;
+}
+
+static int has_type(enum foreign_type type, const struct yaml_node *n)
+{
+    int b;
+    int64_t i;
+    double d;
+    switch (type) {
+    case FOREIGN_BOOL:
+        return read_bool(n, &b);
+    case FOREIGN_INT:
+        return n->kind == YAML_VALUE && !n->quoted && text_int(n->value, &i) == SHERD_OK;
+    case FOREIGN_REAL:
+        return n->kind == YAML_VALUE && !n->quoted && text_double(n->value, &d) == SHERD_OK;
+    case FOREIGN_TEXT:
+        return n->kind == YAML_VALUE;
+    case FOREIGN_LIST:
+        return n->kind == YAML_LIST;
+    case FOREIGN_ANY:
+        break;
+    }
+    return 1;
+}
+
+static const char *type_name(enum foreign_type type)
+{
+    static const char *const names[] = { "true or false", "a whole number", "a number", "a text", "a list",
+        "" };
+    return names[type];
+}
+
+/* How a value looks in a message. */
+static const char *shown(const struct yaml_node *n)
+{
+    return n->kind == YAML_LIST ? "a list" : n->kind == YAML_MAP ? "a block of keys" : n->value;
+}
+
+/* --- into the config --- */
+
+/* Sets a key of ours; what it has from elsewhere must be the same. */
+static int offer(
+    struct foreign *f, const struct foreign_item *item, const struct key *key, const struct yaml_node *value)
+{
+    struct config_source *from = config_source_of(f->config, key);
+    const char *before = from->value, *first = from->where;
+    int line, st = key_set(key, f->config, value, &f->origin->arena, &line);
+    if (st != SHERD_OK)
+        return st == SHERD_ECONFIG ? foreign_fail_at(f, item, st) : st;
+    const char *where = foreign_where(f, item);
+    if (!where)
+        return SHERD_ENOMEM;
+    SHERD_TRY(config_note(f->config, key, where));
+    from->theirs = item->path;
+    if (first != CONFIG_DEFAULT && strcmp(before, from->value) != 0)
+        return FOREIGN_FAIL(f, item, "makes %s %s, but it is %s at %s; remove one of the two", key->path,
+            from->value, before, first);
+    return SHERD_OK;
+}
+
+int foreign_put(struct foreign *f, const struct foreign_item *item, const char *ours, const char *value)
+{
+    struct yaml_node node = { .kind = YAML_VALUE, .line = item->node->line, .value = value };
+    return offer(f, item, key_find(ours), &node);
+}
+
+int foreign_default(struct foreign *f, const char *ours, const char *value)
+{
+    const struct key *key = key_find(ours);
+    struct config_source *from = config_source_of(f->config, key);
+    struct yaml_node node = { .kind = YAML_VALUE, .value = value };
+    int line;
+    if (from->where != CONFIG_DEFAULT || from->asked)
+        return SHERD_OK;
+    const char *where = arena_printf(&f->origin->arena, "default of %s", f->system->name);
+    if (!where)
+        return SHERD_ENOMEM;
+    SHERD_TRY(key_set(key, f->config, &node, &f->origin->arena, &line));
+    return config_note(f->config, key, where);
+}
+
+int foreign_ask(struct foreign *f, const struct foreign_item *item, const char *ours)
+{
+    struct config_source *from = config_source_of(f->config, key_find(ours));
+    from->asked = foreign_where(f, item);
+    from->theirs = item->path;
+    return from->asked ? SHERD_OK : SHERD_ENOMEM;
+}
+
+/* --- the walk --- */
+
+static int is_block_row(const char *row, const char *path)
+{
+    size_t n = strlen(path);
+    return strncmp(row, path, n) == 0 && row[n] == '.';
+}
+
+static int has_children(const struct foreign_system *s, const char *path)
+{
+    for (int i = 0; i < s->n; i++)
+        if (is_block_row(s->keys[i].path, path))
+            return 1;
+    return 0;
+}
+
+static const struct foreign_key *find(const struct foreign_system *s, const char *path)
+{
+    for (int i = 0; i < s->n; i++) {
+        const char *row = s->keys[i].path;
+        size_t n = strlen(row);
+        if (strcmp(row, path) == 0 || (row[n - 1] == '*' && strncmp(row, path, n - 1) == 0 && path[n - 1]))
+            return &s->keys[i];
+    }
+    return NULL;
+}
+
+static int unknown(const struct foreign *f, const char *path, int line)
+{
+    const char *dot = strrchr(path, '.'), *near = NULL;
+    size_t block = dot ? (size_t)(dot - path) + 1 : 0;
+    const char *names[256];
+    char heads[256][48];
+    int n = 0;
+    for (int i = 0; i < f->system->n && n < (int)ARRAY_LEN(names); i++) {
+        const char *row = f->system->keys[i].path;
+        if (strncmp(row, path, block) != 0)
+            continue;
+        snprintf(heads[n], sizeof(heads[n]), "%.*s", (int)strcspn(row + block, "."), row + block);
+        names[n] = heads[n];
+        n += n == 0 || strcmp(heads[n], heads[n - 1]) != 0;
+    }
+    near = text_nearest(path + block, names, n);
+    for (int i = 0; i < f->system->n && !near; i++) { /* the same name in another block */
+        const char *row = f->system->keys[i].path, *last = strrchr(row, '.');
+        if (last && strcmp(last + 1, path + block) == 0)
+            return status_context(SHERD_FAIL(SHERD_ECONFIG, "%s: %s has no such key; did you mean %s?", path,
+                                      f->system->name, row),
+                "%s:%d", f->name, line);
+    }
+    return status_context(SHERD_FAIL(SHERD_ECONFIG, "%s: %s has no such key%s%.*s%s%s", path, f->system->name,
+                              near ? "; did you mean " : "; remove it", near ? (int)block : 0, path,
+                              near ? near : "", near ? "?" : ""),
+        "%s:%d", f->name, line);
+}
+
+/* Whether the value is one of "a|b|c". */
+static int is_word(const struct yaml_node *n, const char *words)
+{
+    for (const char *w = words; *w; w += strcspn(w, "|"), w += *w == '|') {
+        size_t len = strcspn(w, "|");
+        double a, b;
+        char one[64];
+        snprintf(one, sizeof(one), "%.*s", (int)len, w);
+        if (n->kind == YAML_VALUE &&
+            (strcasecmp(n->value, one) == 0 ||
+                (text_double(n->value, &a) == SHERD_OK && text_double(one, &b) == SHERD_OK && a == b)))
+            return 1;
+    }
+    return 0;
+}
+
+static int take_only(struct foreign *f, const struct foreign_item *item)
+{
+    const struct foreign_key *key = item->key;
+    int b = 0, flag = read_bool(item->node, &b);
+    struct yaml_node plain = { .kind = YAML_VALUE, .value = b ? "true" : "false" };
+    if (is_word(flag ? &plain : item->node, key->ours))
+        return foreign_remark(f, CONFIG_IDLE, item->path, "%s is what happens here", shown(item->node));
+    return FOREIGN_FAIL(f, item, "%s cannot be honoured: %s", shown(item->node), key->text);
+}
+
+static int take_auto(struct foreign *f, const struct foreign_item *item)
+{
+    const struct foreign_key *key = item->key;
+    int harmless = key->how == FOREIGN_NOTE || (key->how == FOREIGN_ONLY && key->ours[0]);
+    int open = key->flags & FOREIGN_AUTO || (harmless && strchr(key->path, '.'));
+    if (!open)
+        return FOREIGN_FAIL(f, item, "nothing fills in \"auto\" here; give %s", type_name(key->type));
+    if (key->how == FOREIGN_SET)
+        return foreign_ask(f, item, key->ours);
+    if (key->how == FOREIGN_ONLY)
+        return foreign_remark(f, CONFIG_CHOSEN, item->path, "%.*s", (int)strcspn(key->ours, "|"), key->ours);
+    if (key->how == FOREIGN_NOTE)
+        return foreign_remark(f, CONFIG_IDLE, item->path, "%s", key->text);
+    return SHERD_OK;
+}
+
+static int take_item(struct foreign *f, const struct foreign_item *item)
+{
+    const struct foreign_key *key = item->key;
+    int b;
+    if (foreign_is_auto(item))
+        return take_auto(f, item);
+    if (!has_type(key->type, item->node))
+        return FOREIGN_FAIL(f, item, "must be %s, not %s%s%s", type_name(key->type),
+            item->node->quoted ? "the text \"" : "", shown(item->node), item->node->quoted ? "\"" : "");
+    switch (key->how) {
+    case FOREIGN_SET:
+        if (key_find(key->ours)->flags & KEY_ZERO && foreign_real(item) <= 0)
+            return FOREIGN_FAIL(f, item, "must be above 0, not %s", shown(item->node));
+        if (read_bool(item->node, &b))
+            return foreign_put(f, item, key->ours, b ? "true" : "false");
+        return offer(f, item, key_find(key->ours), item->node);
+    case FOREIGN_ONLY:
+        return take_only(f, item);
+    case FOREIGN_NOTE:
+        return foreign_remark(f, CONFIG_IDLE, item->path, "%s", key->text);
+    case FOREIGN_CODE:
+        break;
+    }
+    return SHERD_OK;
+}
+
+/* An item for the node, at the end of the list. */
+static int add_item(
+    struct foreign *f, const char *path, const struct yaml_node *node, struct foreign_item **out)
+{
+    struct foreign_item **end = &f->items;
+    for (; *end; end = &(*end)->next)
+        if (strcmp((*end)->path, path) == 0)
+            return status_context(
+                SHERD_FAIL(SHERD_ECONFIG, "%s: given twice, under another name in line %d; remove one",
+                    node->key, (*end)->node->line),
+                "%s:%d", f->name, node->line);
+    struct foreign_item *item = arena_zalloc(&f->origin->arena, 1, sizeof(*item));
+    if (!item)
+        return SHERD_ENOMEM;
+    *item = (struct foreign_item){ arena_strdup(&f->origin->arena, path), node, find(f->system, path), NULL };
+    if (!item->path)
+        return SHERD_ENOMEM;
+    *end = *out = item;
+    return SHERD_OK;
+}
+
+static int walk(struct foreign *f, const struct yaml_node *map, const char *block)
+{
+    for (const struct yaml_node *n = map->first; n; n = n->next) {
+        char path[FOREIGN_PATH_BYTES];
+        struct foreign_item *item = NULL;
+        snprintf(path, sizeof(path), "%s%s%s", block, block[0] ? "." : "", n->key);
+        f->system->canonical(path);
+        const struct foreign_key *key = find(f->system, path);
+        int children = has_children(f->system, path);
+        if (!key && !children)
+            return unknown(f, path, n->line);
+        if (yaml_is_null(n))
+            continue;
+        SHERD_TRY(add_item(f, path, n, &item));
+        if (n->kind == YAML_MAP && children)
+            SHERD_TRY(walk(f, n, path));
+        else if (key)
+            SHERD_TRY(take_item(f, item));
+        else
+            return FOREIGN_FAIL(f, item, "is a block of keys, not %s", shown(n));
+    }
+    return SHERD_OK;
+}
+
+const struct foreign_system *foreign_detect(const struct yaml_node *root, const char *name)
+{
+    if (root->kind != YAML_MAP)
+        return NULL;
+    for (const struct yaml_node *n = root->first; n; n = n->next)
+        if (key_find_section(n->key) || key_find(n->key))
+            return NULL;
+    for (size_t s = 0; s < ARRAY_LEN(systems); s++)
+        for (const struct yaml_node *n = root->first; n; n = n->next)
+            if (strchr(n->key, '.') == NULL && (find(systems[s], n->key) || has_children(systems[s], n->key)))
+                return systems[s];
+    return root->first && text_ends(name, ".json") ? &foreign_deepspeed : NULL;
+}
+
+int foreign_take(struct sherd_config *config, const struct foreign_system *system,
+    const struct yaml_node *root, const char *name)
+{
+    struct config_origin *origin = config->origin;
+    struct foreign f = { config, origin, system, arena_strdup(&origin->arena, name), NULL };
+    if (root->kind != YAML_MAP)
+        return SHERD_FAIL(SHERD_ECONFIG, "%s:%d: %s settings are a map of keys, not %s", name, root->line,
+            system->name, shown(root));
+    if (!f.name)
+        return SHERD_ENOMEM;
+    origin->foreign = origin->foreign
+                          ? arena_printf(&origin->arena, "%s; %s, %s", origin->foreign, system->name, name)
+                          : arena_printf(&origin->arena, "%s, %s", system->name, name);
+    if (!origin->foreign)
+        return SHERD_ENOMEM;
+    SHERD_TRY(walk(&f, root, ""));
+    return system->translate(&f);
+}
+
+int foreign_load(struct sherd_config *config, const struct foreign_system *system, const char *path)
+{
+    char *text;
+    size_t bytes;
+    struct yaml_tree tree;
+    int st = file_read_text(&text, &bytes, path, YAML_TEXT_BYTES);
+    if (st != SHERD_OK)
+        return st == SHERD_ENOMEM ? st : SHERD_ECONFIG;
+    if (text_ends(path, ".json"))
+        foreign_blank_comments(text, bytes);
+    st = yaml_tree_read(&tree, text, bytes, path);
+    mem_free(text);
+    if (st != SHERD_OK)
+        return st;
+    st = foreign_take(config, system, tree.root, path);
+    yaml_tree_finish(&tree);
+    return st;
+}
+
+/* --- what waits for all settings --- */
+
+#define AHEAD_MOST 2 /* units: more hide nothing, and cost the memory that stage 3 saves */
+
+static int late_put(struct sherd_config *config, const struct config_place *p, const char *ours, double value)
+{
+    const struct key *key = key_find(ours);
+    char s[40];
+    int line;
+    snprintf(s, sizeof(s), "%.17g", value);
+    struct config_origin *origin = config->origin;
+    SHERD_TRY(
+        key_set(key, config, &(struct yaml_node){ .kind = YAML_VALUE, .value = s }, &origin->arena, &line));
+    SHERD_TRY(config_note(config, key, p->where));
+    config_source_of(config, key)->theirs = p->theirs;
+    return SHERD_OK;
+}
+
+/* As many of the largest unit as the elements hold. */
+static int settle_ahead(struct sherd_config *c, const struct config_place *p)
+{
+    struct sherd_model *model;
+    int64_t largest = 0;
+    if (!p->where || config_source_of(c, key_find("shard.prefetch"))->where != CONFIG_DEFAULT)
+        return SHERD_OK;
+    int st = p->value > 0 ? sherd_config_model(&model, c) : SHERD_OK;
+    if (st == SHERD_ENOMEM)
+        return st;
+    if (st != SHERD_OK) /* no model can be made of these settings; who makes one is told */
+        return SHERD_OK;
+    for (int u = 0; p->value > 0 && u < sherd_model_spec_of(model)->n_units; u++) {
+        const struct sherd_unit *unit = &sherd_model_spec_of(model)->units[u];
+        int64_t elems = 0;
+        for (int i = 0; i < unit->n_params; i++)
+            elems += model_param_elems(&unit->params[i]);
+        largest = MAX(largest, elems);
+    }
+    if (p->value > 0)
+        sherd_model_destroy(model);
+    double units = largest > 0 ? floor(p->value / (double)largest) : 0;
+    return late_put(c, p, "shard.prefetch", p->value <= 0 ? 0 : MIN(MAX(units, 1), AHEAD_MOST));
+}
+
+static int settle_lowest(struct sherd_config *c, const struct config_place *p)
+{
+    if (!p->where)
+        return SHERD_OK;
+    if (p->value > c->optim.lr)
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "%s: %s: %g is above the highest rate %g (optim.lr); make it smaller", p->where, p->theirs,
+            p->value, c->optim.lr);
+    return late_put(c, p, "schedule.warmup_from", c->optim.lr > 0 ? p->value / c->optim.lr : 0);
+}
+
+static int settle_decay(const struct sherd_config *c, const struct config_place *p)
+{
+    int only_momentum = p->value > 0;
+    if (!p->where || c->optim.weight_decay <= 0 || (only_momentum && c->optim.momentum <= 0))
+        return SHERD_OK;
+    return SHERD_FAIL(SHERD_ECONFIG,
+        "%s: %s: adds weight decay to the gradient%s; here it is taken from the weights: set weight_decay to 0%s",
+        p->where, p->theirs, only_momentum ? ", and so to the momentum" : "",
+        only_momentum ? ", or momentum to 0" : ", or adam_w_mode to true");
+}
+
+/* DeepSpeed does not guess a batch, and neither does who reads its file. */
+static int settle_batch(const struct sherd_config *c)
+{
+    const struct config_origin *origin = c->origin;
+    static const char *const keys[] = { "batch.global", "batch.micro" };
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        const struct config_source *from = config_source_of(c, key_find(keys[i]));
+        if (from->asked || from->where != CONFIG_DEFAULT)
+            return SHERD_OK;
+    }
+    return SHERD_FAIL(SHERD_ECONFIG,
+        "%s: neither train_batch_size nor train_micro_batch_size_per_gpu is given; give one or both, or "
+        "--set batch.micro=N",
+        origin->name);
+}
+
+int foreign_settle(struct sherd_config *c)
+{
+    struct config_origin *origin = c->origin;
+    if (!origin)
+        return SHERD_OK;
+    SHERD_TRY(settle_lowest(c, &origin->late.lowest));
+    SHERD_TRY(settle_decay(c, &origin->late.coupled));
+    SHERD_TRY(settle_ahead(c, &origin->late.ahead));
+    return origin->late.needs_batch ? settle_batch(c) : SHERD_OK;
+}
+
+/* Where the comment that begins at i ends; i when none begins there. */
+static size_t comment_end(const char *text, size_t bytes, size_t i)
+{
+    if (i + 1 >= bytes || text[i] != '/' || (text[i + 1] != '/' && text[i + 1] != '*'))
+        return i;
+    int line = text[i + 1] == '/';
+    for (size_t k = i + 2; k < bytes; k++) {
+        if (line && text[k] == '\n')
+            return k;
+        if (!line && text[k] == '/' && text[k - 1] == '*' && k > i + 2)
+            return k + 1;
+    }
+    return bytes;
+}
+
+void foreign_blank_comments(char *text, size_t bytes)
+{
+    char quote = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        size_t end = quote ? i : comment_end(text, bytes, i);
+        for (; i < end; i++)
+            if (text[i] != '\n')
+                text[i] = ' ';
+        if (i >= bytes)
+            return;
+        if (quote && text[i] == '\\')
+            i++;
+        else if (quote ? text[i] == quote : text[i] == '"' || text[i] == '\'')
+            quote = quote ? 0 : text[i];
+    }
+}

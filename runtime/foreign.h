@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Settings written for another system (DeepSpeed's JSON, Accelerate's YAML) as settings of sherd: one table
+ * of its keys a system, a walk that looks up every key it finds, and a function for what follows from several
+ * keys. Nothing is dropped: a key is taken, refused with the way out, or told in the remarks of the config.
+ */
+#ifndef SHERD_RUNTIME_FOREIGN_H
+#define SHERD_RUNTIME_FOREIGN_H
+
+#include "runtime/config.h"
+#include "runtime/yaml.h"
+
+enum foreign_type {
+    FOREIGN_BOOL,
+    FOREIGN_INT,
+    FOREIGN_REAL,
+    FOREIGN_TEXT,
+    FOREIGN_LIST, /* of plain values */
+    FOREIGN_ANY,
+};
+
+enum foreign_how {
+    FOREIGN_SET,  /* it is the key `ours` */
+    FOREIGN_ONLY, /* honoured only as one of the words in `ours`, "false" or "fp32|float32"; "" = refused */
+    FOREIGN_NOTE, /* whatever it says, results are the same: goes to the remarks */
+    FOREIGN_CODE, /* the system's translate() reads it */
+};
+
+#define FOREIGN_AUTO 1 /* SET, CODE, and keys outside blocks: "auto" has a meaning */
+
+struct foreign_key {
+    const char *path; /* "zero_optimization.stage"; "wandb.*" = all keys of a block */
+    enum foreign_type type;
+    enum foreign_how how;
+    const char *ours;
+    const char *text; /* NOTE: how it is here; ONLY: why, and the way out; SET, CODE: for the documentation */
+    unsigned flags;
+};
+
+/* A key that was found. Null values are as good as not written, and have no item. */
+struct foreign_item {
+    const char *path; /* as in the table */
+    const struct yaml_node *node;
+    const struct foreign_key *key;
+    struct foreign_item *next;
+};
+
+struct foreign;
+struct foreign_system {
+    const char *name;
+    const struct foreign_key *keys;
+    int n;
+    /* Brings a path to the form it has in the table, in place; room for FOREIGN_PATH_BYTES. */
+    void (*canonical)(char *path);
+    int (*translate)(struct foreign *f);
+};
+#define FOREIGN_PATH_BYTES 160
+
+extern const struct foreign_system foreign_deepspeed, foreign_accelerate;
+/* Of foreign_deepspeed, whose table is in a file of its own. */
+void deepspeed_canonical(char *path);
+int deepspeed_translate(struct foreign *f);
+
+struct foreign {
+    struct sherd_config *config;
+    struct config_origin *origin; /* of it */
+    const struct foreign_system *system;
+    const char *name; /* of the file, lives as long as the config */
+    struct foreign_item *items;
+};
+
+/* The system whose file this is, NULL for sherd's own. */
+const struct foreign_system *foreign_detect(const struct yaml_node *root, const char *name);
+/* Takes the settings of a tree into the config. Keys that the config has from elsewhere must agree. */
+int foreign_take(struct sherd_config *config, const struct foreign_system *system,
+    const struct yaml_node *root, const char *name);
+/* The same from a file. */
+int foreign_load(struct sherd_config *config, const struct foreign_system *system, const char *path);
+/* What could not be decided before overrides were known; called by config_settle. */
+int foreign_settle(struct sherd_config *config);
+/* Makes white space of the comments that JSON does not have (// and slash-star), in place. */
+void foreign_blank_comments(char *text, size_t bytes);
+
+/* --- for translate() --- */
+
+/* The item of a path of the table, NULL if it was not given. */
+const struct foreign_item *foreign_get(const struct foreign *f, const char *path);
+int foreign_is_auto(const struct foreign_item *item);
+/* Values of items whose type the walk has checked. */
+int foreign_bool(const struct foreign_item *item);
+double foreign_real(const struct foreign_item *item);
+/* Sets our key, which then comes from the item's place. */
+int foreign_put(struct foreign *f, const struct foreign_item *item, const char *ours, const char *value);
+/* Sets our key to the system's default unless something has set it. */
+int foreign_default(struct foreign *f, const char *ours, const char *value);
+/* The item is "auto": our key keeps its value, and the remarks tell it. */
+int foreign_ask(struct foreign *f, const struct foreign_item *item, const char *ours);
+int foreign_remark(struct foreign *f, enum config_remark_kind kind, const char *key, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+/* "name:line", kept with the config. */
+const char *foreign_where(struct foreign *f, const struct foreign_item *item);
+/* Fails with "name:line: path: ...". */
+#define FOREIGN_FAIL(f, item, ...) foreign_fail_at(f, item, SHERD_FAIL(SHERD_ECONFIG, __VA_ARGS__))
+int foreign_fail_at(const struct foreign *f, const struct foreign_item *item, int status);
+
+#endif
