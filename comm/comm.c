@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "comm/shm.h"
+#include "comm/tcp.h"
 #include "device/ops.h"
 
 #define TIMEOUT_SECONDS 600.0
@@ -114,7 +115,7 @@ static int has_kind(const struct sherd_device *dev)
     return dev->ops->comm != NULL;
 }
 
-/* Shared memory serves devices that run host functions in queue order on host memory. */
+/* The kinds of the host serve devices that run host functions in queue order on host memory. */
 static int check_shared(const struct sherd_device *dev, int size)
 {
     if (has_kind(dev)) {
@@ -130,9 +131,54 @@ static int check_shared(const struct sherd_device *dev, int size)
     return SHERD_OK;
 }
 
-static const struct comm_ops *kind_of(const struct sherd_device *dev, int size)
+static int is_one_host(const struct sherd_world *world)
 {
-    return size == 1 ? &comm_self : has_kind(dev) ? dev->ops->comm : &comm_shm;
+    return world->local_size == world->size;
+}
+
+/* How ranks talk over the memory of a host or between hosts: a row of this table. */
+static const struct {
+    const struct comm_ops *ops;
+    int (*open)(struct sherd_comm *comm);
+} ways[] = {
+    { &comm_shm, shm_open_ranks },
+    { &comm_tcp, tcp_open_ranks },
+};
+
+const char *comm_way(int i)
+{
+    return i == 0 ? "auto" : i <= (int)ARRAY_LEN(ways) ? ways[i - 1].ops->kind : NULL;
+}
+
+static int open_ranks(struct sherd_comm *comm)
+{
+    size_t i = 0;
+    while (ways[i].ops != comm->ops)
+        i++;
+    return ways[i].open(comm);
+}
+
+/* Of CPU ranks, and of the sides of others. */
+static int find_way(const struct comm_ops **out, const struct sherd_comm_desc *desc)
+{
+    const char *kind = desc->kind ? desc->kind : "auto";
+    if (strcmp(kind, "auto") == 0)
+        kind = is_one_host(&desc->world) ? "shm" : "tcp";
+    for (size_t i = 0; i < ARRAY_LEN(ways); i++)
+        if (strcmp(ways[i].ops->kind, kind) == 0)
+            *out = ways[i].ops;
+    if (!*out)
+        return SHERD_FAIL(SHERD_ECONFIG, "ranks cannot talk over '%s': shm, tcp or auto", kind);
+    if (*out == &comm_shm && !is_one_host(&desc->world))
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "%d of %d ranks are on this host, so not all can share its memory: tcp or auto",
+            desc->world.local_size, desc->world.size);
+    return SHERD_OK;
+}
+
+static const struct comm_ops *kind_of(const struct sherd_device *dev, int size, const struct comm_ops *way)
+{
+    return size == 1 ? &comm_self : has_kind(dev) ? dev->ops->comm : way;
 }
 
 /* ---- the side of kinds from plugins ---- */
@@ -145,24 +191,15 @@ static void side_close(struct sherd_comm *side)
 }
 
 /* A communicator with a CPU device of its own, not yet joined to the others. */
-static int side_new(struct sherd_comm *comm)
+static int side_new(struct sherd_comm *comm, const struct comm_ops *way)
 {
     struct sherd_device *cpu = NULL;
     SHERD_TRY(sherd_device_open(&cpu, &(struct sherd_device_desc){ .name = "cpu", .threads = 1 }));
-    comm->side = comm_new(&comm_shm, cpu, &comm->world, comm->timeout);
+    comm->side = comm_new(way, cpu, &comm->world, comm->timeout);
     if (comm->side)
         return SHERD_OK;
     sherd_device_close(cpu);
     return SHERD_ENOMEM;
-}
-
-static int one_host(const struct sherd_world *world)
-{
-    if (world->local_size < world->size)
-        return SHERD_FAIL(SHERD_EUNSUPPORTED,
-            "%d of %d ranks are on this host; GPU ranks over several hosts are not supported: start all on one",
-            world->local_size, world->size);
-    return SHERD_OK;
 }
 
 /* The sides are joined: rank 0 names the job, all open. */
@@ -180,11 +217,10 @@ static int open_kind(struct sherd_comm *const *comms, int n)
     return comms[0]->ops->open(comms, n, id);
 }
 
-static int open_with_side(struct sherd_comm *comm)
+static int open_with_side(struct sherd_comm *comm, const struct comm_ops *way)
 {
-    SHERD_TRY(one_host(&comm->world));
-    SHERD_TRY(side_new(comm));
-    SHERD_TRY(shm_open_ranks(comm->side));
+    SHERD_TRY(side_new(comm, way));
+    SHERD_TRY(open_ranks(comm->side));
     SHERD_TRY(control_make(comm->side));
     int st = open_kind(&comm, 1);
     if (st != SHERD_OK)
@@ -197,7 +233,7 @@ static int open_threads_with_sides(struct sherd_comm *const *comms, int size)
     struct sherd_comm **sides = mem_zalloc((size_t)size, sizeof(*sides));
     int st = sides ? SHERD_OK : SHERD_ENOMEM;
     for (int r = 0; r < size && st == SHERD_OK; r++) {
-        st = side_new(comms[r]);
+        st = side_new(comms[r], &comm_shm);
         sides[r] = comms[r]->side;
     }
     if (st == SHERD_OK)
@@ -213,7 +249,7 @@ static int open_threads_with_sides(struct sherd_comm *const *comms, int size)
 /* The twin's own side, over a channel of its own. */
 static int side_dup(struct sherd_comm *twin, struct sherd_comm *side)
 {
-    SHERD_TRY(side_new(twin));
+    SHERD_TRY(side_new(twin, side->ops));
     SHERD_TRY(side->ops->dup(&side->control->twin, twin->side));
     return control_make(twin->side);
 }
@@ -225,14 +261,16 @@ int sherd_comm_open(struct sherd_comm **out, struct sherd_device *dev, const str
     const struct sherd_world *world = &desc->world;
     SHERD_TRY(check_world(world));
     SHERD_TRY(check_timeout(desc->timeout));
+    const struct comm_ops *way = NULL;
+    SHERD_TRY(find_way(&way, desc));
     if (world->size > 1)
         SHERD_TRY(check_shared(dev, world->size));
-    struct sherd_comm *comm = comm_new(kind_of(dev, world->size), dev, world, desc->timeout);
+    struct sherd_comm *comm = comm_new(kind_of(dev, world->size, way), dev, world, desc->timeout);
     if (!comm)
         return SHERD_ENOMEM;
     int st = SHERD_OK;
     if (world->size > 1)
-        st = has_kind(dev) ? open_with_side(comm) : shm_open_ranks(comm);
+        st = has_kind(dev) ? open_with_side(comm, way) : open_ranks(comm);
     if (st == SHERD_OK)
         st = control_make(comm);
     if (st == SHERD_OK)
@@ -265,7 +303,7 @@ int sherd_comm_open_threads(
             st = SHERD_FAIL(SHERD_EINVAL, "sherd_comm_open_threads: devices of different kinds");
         if (st != SHERD_OK)
             goto out;
-        comms[r] = comm_new(kind_of(devs[r], size), devs[r], &world, timeout);
+        comms[r] = comm_new(kind_of(devs[r], size, &comm_shm), devs[r], &world, timeout);
         if (!comms[r]) {
             st = SHERD_ENOMEM;
             goto out;

@@ -15,6 +15,8 @@
 #include "base/sum.h"
 #include "base/text.h"
 
+#define DEFAULT_PORT 29500 /* torchrun's */
+
 /* NULL where unset or empty. */
 static const char *get(const char *name)
 {
@@ -56,6 +58,32 @@ static const struct launcher launchers[] = {
     [SLURM] = { "Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL,
         { "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT" } },
 };
+
+/* Where rank 0 is met. sherd's own launcher tells a door of sherd's, and a port for others besides. */
+static int read_master(struct sherd_world *out)
+{
+    const char *own = get("SHERD_MEET"), *colon = own ? strrchr(own, ':') : NULL;
+    const char *host = own ? own : get("MASTER_ADDR");
+    size_t len = own ? (size_t)(colon ? colon - own : 0) : host ? strlen(host) : 0;
+    int64_t port = 0;
+    if (own && (!colon || text_int(colon + 1, &port) != SHERD_OK))
+        return SHERD_FAIL(
+            SHERD_ECONFIG, "SHERD_MEET is '%s', an address and a port are wanted: host:29500", own);
+    if (!own && host) {
+        int given = DEFAULT_PORT;
+        SHERD_TRY(get_int("MASTER_PORT", &given));
+        port = given;
+    }
+    if (host && (port < 1 || port > 65535))
+        return SHERD_FAIL(SHERD_ECONFIG, "%s: port %lld; 1 to 65535 are wanted",
+            own ? "SHERD_MEET" : "MASTER_PORT", (long long)port);
+    if (len >= sizeof(out->master))
+        return SHERD_FAIL(SHERD_ECONFIG, "%s is longer than %zu bytes", own ? "SHERD_MEET" : "MASTER_ADDR",
+            sizeof(out->master) - 1);
+    snprintf(out->master, sizeof(out->master), "%.*s", (int)len, host ? host : "");
+    out->port = (int)port;
+    return SHERD_OK;
+}
 
 /* Names longer than the field keep their beginning and get a sum of the whole. */
 static void set_job(struct sherd_world *out, const struct launcher *from)
@@ -160,7 +188,7 @@ static int read_world(struct sherd_world *out, const struct launcher *from)
         source = "RANK and WORLD_SIZE";
     snprintf(out->source, sizeof(out->source), "%s", source);
     set_job(out, from);
-    return SHERD_OK;
+    return read_master(out);
 }
 
 /* Slurm starts some with its own PMI: the size of the host is then in Slurm's variables alone. */

@@ -21,7 +21,7 @@
 #define COMM_EXPOSED_ALIGN 256
 
 struct comm_ops {
-    const char *kind; /* "self", "shm", "nccl" */
+    const char *kind; /* "self", "shm", "tcp", "nccl" */
     /* COMM_BUILT, of kinds from plugins: what is built apart must agree on this table. */
     size_t built;
     int ordered; /* sums are taken in rank order, in float (bf16 rounded once at the end) */
@@ -38,8 +38,8 @@ struct comm_ops {
     /* out = in of the root, on every rank; out may be in, which only the root reads. */
     int (*broadcast)(
         struct sherd_comm *, struct sherd_queue *, void *out, const void *in, size_t bytes, int root);
-    /* The channel of comm that is for the host helpers alone, as a communicator. Local: no waiting. Fills
-     * impl of *twin. */
+    /* The channel of comm that is for the host helpers alone, as a communicator. All ranks ask for it, and
+     * some kinds wait for all. Fills impl of *twin. */
     int (*control)(struct sherd_comm *comm, struct sherd_comm *twin);
     /* A second communicator over the same ranks, for another queue. Collective, on the control channel of
      * comm (on comm itself where that has a side). Fills impl of *twin. */
@@ -75,8 +75,8 @@ struct sherd_comm {
     double timeout;
     struct sherd_comm_counters counters; /* written by the thread that submits */
     struct comm_control *control;        /* of the host helpers, made when first used */
-    /* The same ranks over the host's shared memory, for control values and for news of failures. For kinds
-     * that have an `open`, NULL for others; owned. */
+    /* The same ranks over the host's shared memory, or TCP where there are several hosts, for control values
+     * and for news of failures. For kinds that have an `open`, NULL for others; owned. */
     struct sherd_comm *side;
     struct board_place here; /* where this rank is, see comm_at; goes along with collectives */
     int compare;             /* see comm_compare */
@@ -114,7 +114,10 @@ int comm_host_broadcast(struct sherd_comm *, void *buf, size_t bytes, int root);
  * status and text and the others get EPEER with "rank R: " and that text. */
 int comm_agree(struct sherd_comm *, int status);
 
+/* The i-th word for how ranks of CPUs may talk, see sherd_comm_desc; NULL at the end. */
+const char *comm_way(int i);
+
 /* The kinds, opened in comm/comm.c. */
-extern const struct comm_ops comm_self, comm_shm;
+extern const struct comm_ops comm_self, comm_shm, comm_tcp;
 
 #endif

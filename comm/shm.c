@@ -346,8 +346,7 @@ int shm_open_ranks(struct sherd_comm *comm)
     };
     SHERD_TRY(check_size(world->size));
     if (world->local_size < world->size)
-        return SHERD_FAIL(SHERD_EUNSUPPORTED,
-            "%d of %d ranks are on this host; CPU ranks over several hosts are not supported: start all on one",
+        return SHERD_FAIL(SHERD_EUNSUPPORTED, "%d of %d ranks are on this host: not all can share its memory",
             world->local_size, world->size);
     if (world->rank == 0)
         SHERD_TRY(block_create(&block, &meet.fd, world->size));

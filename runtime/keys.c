@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "comm/ops.h"
 #include "device/ops.h"
 #include "optim/optim.h"
 
@@ -101,6 +102,8 @@ static const struct key keys[] = {
       .help = "draws the initial weights and the order of the data" },
     { CHOICE("run.resume", run.resume, resume_words, "never"),
       .help = "go on from the newest checkpoint; auto = if there is one" },
+    { TEXT("run.comm", run.comm, comm_way, "auto"),
+      .help = "how CPU ranks talk, and GPU ranks about control; auto = shm on one host, tcp between hosts" },
     { "run.timeout", KEY_SECONDS, AT(run.timeout), .min = 0, .max = 1e6, .flags = KEY_ABOVE, .initial = "600",
       .help = "longest wait for another rank: seconds, or 90s, 10m, 2h" },
 

@@ -6,6 +6,7 @@
  */
 #include "tests/t.h"
 
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -53,6 +55,26 @@ static const char *device_kind = "cpu";
 void t_device(const char *kind)
 {
     device_kind = kind ? kind : "cpu";
+}
+
+static const char *comm_kind;
+
+void t_kind(const char *kind)
+{
+    comm_kind = kind;
+}
+
+/* A port that nobody has, at the loopback. */
+static int free_port(void)
+{
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t bytes = sizeof(at);
+    int sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (sock < 0 || bind(sock, (struct sockaddr *)&at, bytes) != 0 ||
+        getsockname(sock, (struct sockaddr *)&at, &bytes) != 0)
+        T_FAIL("no port is free");
+    close(sock);
+    return ntohs(at.sin_port);
 }
 
 void *t_shared(size_t bytes)
@@ -138,7 +160,8 @@ static void run_rank(struct rank *rank)
             open_device(rank);
         if (!rank->comm)
             T_OK(sherd_comm_open(&rank->comm, rank->dev,
-                &(struct sherd_comm_desc){ .world = rank->world, .timeout = rank->timeout }));
+                &(struct sherd_comm_desc){
+                    .world = rank->world, .timeout = rank->timeout, .kind = comm_kind }));
         rank->fn(rank->index, rank->comm, rank->dev, rank->ctx);
     } else if (rank->comm) {
         sherd_comm_abort(rank->comm, rank->text);
@@ -269,12 +292,17 @@ static void judge(struct rank *rank, int status)
 static void run_processes(struct rank *ranks, int n)
 {
     static int runs;
-    int parent = (int)getpid(), left = n;
+    int parent = (int)getpid(), left = n, port = comm_kind ? free_port() : 0;
     runs++;
     fflush(NULL);
     for (int r = 0; r < n; r++) {
-        ranks[r].world =
-            (struct sherd_world){ .rank = r, .size = n, .local_rank = r, .local_size = n, .source = "test" };
+        ranks[r].world = (struct sherd_world){ .rank = r,
+            .size = n,
+            .local_rank = r,
+            .local_size = n,
+            .source = "test",
+            .master = "127.0.0.1",
+            .port = port };
         snprintf(ranks[r].world.job, sizeof(ranks[r].world.job), "test-%d-%d", parent, runs);
         int pid = (int)fork();
         if (pid == 0)

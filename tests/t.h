@@ -36,6 +36,9 @@ void t_limits(double deadline, double timeout);
  * r. Use T_PROCESSES with it, and open no GPU in the test itself: CUDA does not survive a fork. */
 void t_device(const char *kind);
 
+/* How forked ranks talk, a static text as in sherd_comm_desc: "tcp"; NULL = as suits. */
+void t_kind(const char *kind);
+
 /* Zeroed memory that forked ranks and the parent share; with T_THREADS too. */
 void *t_shared(size_t bytes);
 void t_shared_free(void *p, size_t bytes);

@@ -89,8 +89,9 @@ static int run_rank(const struct sherd_config *config, const struct sherd_world 
             .threads = threads,
             .async = config->shard.overlap });
     if (st == SHERD_OK)
-        st = sherd_comm_open(
-            &comm, device, &(struct sherd_comm_desc){ .world = *world, .timeout = config->run.timeout });
+        st = sherd_comm_open(&comm, device,
+            &(struct sherd_comm_desc){
+                .world = *world, .timeout = config->run.timeout, .kind = config->run.comm });
     if (st == SHERD_OK)
         st = sherd_train(&(struct sherd_train_desc){ .config = config,
             .device = device,

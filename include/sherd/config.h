@@ -37,7 +37,8 @@ struct sherd_config {
         int64_t threads;    /* CPU threads of a rank; 0 = share the cores among the ranks of the host */
         int64_t seed;
         enum sherd_resume resume;
-        double timeout; /* seconds */
+        const char *comm; /* "auto", "shm", "tcp" */
+        double timeout;   /* seconds */
     } run;
     struct {
         const char *family;

@@ -516,6 +516,23 @@ static void test_refusals(void **state)
     t_ranks(2, T_THREADS, refusals, NULL);
 }
 
+/* Over sockets; the pieces there are shorter. */
+static void test_collectives_tcp(void **state)
+{
+    (void)state;
+    static const int worlds[] = { 2, 3, 5 };
+    size_t n_long = 2;
+    t_kind("tcp");
+    for (size_t i = 0; i < ARRAY_LEN(worlds); i++)
+        t_ranks(worlds[i], T_PROCESSES | (i % 2 ? 0 : T_ASYNC), all_collectives, &n_long);
+    t_ranks(4, T_PROCESSES, many_small, NULL);
+    t_ranks(3, T_PROCESSES | T_ASYNC, twins, NULL);
+    t_ranks(2, T_PROCESSES, many_twins, NULL);
+    t_ranks(4, T_PROCESSES, helpers, NULL);
+    t_ranks(4, T_PROCESSES, counters, NULL);
+    t_kind(NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -527,6 +544,7 @@ int main(void)
         cmocka_unit_test(test_helpers),
         cmocka_unit_test(test_counters),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_collectives_tcp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -367,7 +367,12 @@ static void test_open_refuses(void **state)
     struct sherd_comm_desc desc = {
         .world = { .rank = 0, .size = 4, .local_rank = 0, .local_size = 2, .job = "x" }
     };
-    ASSERT_FAILS(sherd_comm_open(&comm, dev, &desc), SHERD_EUNSUPPORTED, "2 of 4 ranks are on this host");
+    ASSERT_FAILS(sherd_comm_open(&comm, dev, &desc), SHERD_ECONFIG, "2 of 4 ranks are on this host");
+    desc.kind = "shm";
+    ASSERT_FAILS(sherd_comm_open(&comm, dev, &desc), SHERD_ECONFIG, "not all can share its memory");
+    desc.kind = "pigeon";
+    ASSERT_FAILS(sherd_comm_open(&comm, dev, &desc), SHERD_ECONFIG, "over 'pigeon'");
+    desc.kind = NULL;
     desc.world.local_size = 4;
     desc.world.rank = 4;
     ASSERT_FAILS(sherd_comm_open(&comm, dev, &desc), SHERD_EINVAL, "rank 4 of a world of 4");

@@ -1,0 +1,529 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Lines between the ranks of several hosts, and the connections of channels. A rank connects to those below
+ * it and is called by those above; a connection begins with who calls, for which channel, and the token of
+ * the meeting. Calls for another channel than the one that is being made are kept for it.
+ */
+#include "comm/lines.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "comm/block.h"
+#include "comm/meet_tcp.h"
+#include "comm/net.h"
+
+#define MAGIC "sherdln"
+#define SLICE_SECONDS 0.1
+#define CALL_SECONDS 5.0   /* for a call to say who it is */
+#define SILENT_SECONDS 30. /* a host that answers nothing for so long is gone */
+#define EXPLAIN_SECONDS 1.0
+
+enum { NEWS_ABORT = 1, NEWS_FAREWELL, NEWS_PLACE };
+
+/* A piece of news: this, then `bytes` bytes. */
+struct news {
+    uint32_t kind, bytes;
+};
+
+/* The beginning of every connection. */
+struct call {
+    char magic[8];
+    uint64_t token;
+    int32_t rank;
+    uint32_t channel;
+};
+
+enum state { ALIVE, CLOSED, GONE };
+
+struct line {
+    int sock;
+    enum state state;
+    int error; /* why it is gone; 0 = its end was closed */
+    size_t have;
+    char in[sizeof(struct news) + 512];
+    size_t heard_bytes;
+    char heard[LINES_NEWS_BYTES];
+};
+
+/* A call that came early. */
+struct early {
+    int sock;
+    struct call call;
+};
+
+struct lines {
+    _Atomic int users;
+    int rank, size, listener;
+    uint64_t token;
+    struct net_address from, rank0;
+    struct meet_place *places;
+    pthread_mutex_t lock; /* around all below */
+    struct line *lines;
+    struct early *early;
+    int n_early, cap_early;
+    uint32_t next; /* channel to give out */
+    int pairs;     /* of channels in use */
+    int aborted_by;
+    char reason[512];
+    pthread_mutex_t door; /* one thread at a time takes calls */
+};
+
+const char *lines_name(const struct lines *l, int r, char *buf, size_t bytes)
+{
+    snprintf(buf, bytes, "rank %d (%s, pid %d)", r, l->places[r].host, (int)l->places[r].pid);
+    return buf;
+}
+
+/* ---- news ---- */
+
+/* Under the lock. Waits a little for room where `seconds` > 0; a piece that does not go whole ends the line.
+ */
+static void send_news(struct line *line, uint32_t kind, const void *data, size_t bytes, double seconds)
+{
+    char out[sizeof(struct news) + 512];
+    struct news head = { kind, (uint32_t)bytes };
+    struct pollfd room = { .fd = line->sock, .events = POLLOUT };
+    if (line->state != ALIVE || (seconds <= 0 && (poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT))))
+        return;
+    memcpy(out, &head, sizeof(head));
+    if (bytes > 0)
+        memcpy(out + sizeof(head), data, bytes);
+    int error =
+        net_send(line->sock, out, sizeof(head) + bytes, clock_seconds() + MAX(seconds, SLICE_SECONDS));
+    if (error && kind == NEWS_PLACE) {
+        line->state = GONE;
+        line->error = error;
+    }
+}
+
+static void take_news(struct lines *l, int r, const struct news *head, const char *data)
+{
+    struct line *line = &l->lines[r];
+    if (head->kind == NEWS_FAREWELL) {
+        line->state = CLOSED;
+    } else if (head->kind == NEWS_ABORT && l->aborted_by < 0) {
+        l->aborted_by = r;
+        snprintf(l->reason, sizeof(l->reason), "%.*s", (int)head->bytes, data);
+    } else if (head->kind == NEWS_PLACE && head->bytes <= sizeof(line->heard)) {
+        memcpy(line->heard, data, head->bytes);
+        line->heard_bytes = head->bytes;
+    }
+}
+
+/* Under the lock: whole pieces of news in what has come. */
+static void read_news(struct lines *l, int r)
+{
+    struct line *line = &l->lines[r];
+    struct news head;
+    size_t at = 0;
+    while (line->have - at >= sizeof(head)) {
+        memcpy(&head, line->in + at, sizeof(head));
+        if (head.bytes > sizeof(line->in) - sizeof(head)) {
+            line->state = GONE;
+            line->error = EPROTO;
+            return;
+        }
+        if (line->have - at < sizeof(head) + head.bytes)
+            break;
+        take_news(l, r, &head, line->in + at + sizeof(head));
+        at += sizeof(head) + head.bytes;
+    }
+    memmove(line->in, line->in + at, line->have - at);
+    line->have -= at;
+}
+
+static void pump_line(struct lines *l, int r)
+{
+    struct line *line = &l->lines[r];
+    while (line->sock >= 0 && line->state == ALIVE) {
+        ssize_t n = recv(line->sock, line->in + line->have, sizeof(line->in) - line->have, MSG_DONTWAIT);
+        if (n > 0) {
+            line->have += (size_t)n;
+            read_news(l, r);
+        } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
+            line->error = n == 0 ? 0 : errno;
+            line->state = GONE;
+        } else if (errno == EAGAIN) {
+            return;
+        }
+    }
+}
+
+/* A rank whose line ended without a farewell. */
+static int gone(const struct lines *l, int r, const char *what)
+{
+    char name[128];
+    int error = l->lines[r].error;
+    const char *waited = what ? ", " : "", *rest = what ? " waited for it" : "";
+    lines_name(l, r, name, sizeof(name));
+    if (error == 0 || error == ECONNRESET || error == EPIPE)
+        return SHERD_FAIL(SHERD_EPEER, "%s has died%s%s%s", name, waited, what ? what : "", rest);
+    return SHERD_FAIL(SHERD_EPEER,
+        "%s cannot be reached any more (%s): its host or the network to it is down%s%s%s", name,
+        strerror(error), waited, what ? what : "", rest);
+}
+
+/* Under the lock. */
+static int judge(struct lines *l, const char *what)
+{
+    int first = -1;
+    for (int r = 0; r < l->size; r++)
+        if (r != l->rank)
+            pump_line(l, r);
+    if (l->aborted_by >= 0)
+        return SHERD_FAIL(SHERD_EPEER, "rank %d: %s", l->aborted_by, l->reason);
+    for (int r = 0; r < l->size && first < 0; r++)
+        if (r != l->rank && l->lines[r].state == GONE)
+            first = r;
+    return first < 0 ? SHERD_OK : gone(l, first, what);
+}
+
+int lines_check(struct lines *l)
+{
+    pthread_mutex_lock(&l->lock);
+    int st = judge(l, NULL);
+    pthread_mutex_unlock(&l->lock);
+    return st;
+}
+
+void lines_abort(struct lines *l, const char *reason)
+{
+    pthread_mutex_lock(&l->lock);
+    int first = l->aborted_by < 0;
+    if (first) {
+        l->aborted_by = l->rank;
+        snprintf(l->reason, sizeof(l->reason), "%s", reason);
+    }
+    for (int r = 0; first && r < l->size; r++)
+        if (r != l->rank)
+            send_news(&l->lines[r], NEWS_ABORT, l->reason, strlen(l->reason), SLICE_SECONDS);
+    pthread_mutex_unlock(&l->lock);
+}
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){ .tv_nsec = (long)(SLICE_SECONDS * 1e9 / 4) }, NULL);
+}
+
+int lines_lost(struct lines *l, int r, const char *what, int error)
+{
+    char name[128];
+    double deadline = clock_seconds() + EXPLAIN_SECONDS;
+    int st = SHERD_OK, closed = 0;
+    /* One that closed may have done so because of a third, who is to be named. */
+    while (st == SHERD_OK && clock_seconds() < deadline) {
+        pthread_mutex_lock(&l->lock);
+        st = judge(l, what);
+        closed = l->lines[r].state == CLOSED;
+        pthread_mutex_unlock(&l->lock);
+        if (st == SHERD_OK)
+            nap();
+    }
+    SHERD_TRY(st);
+    lines_name(l, r, name, sizeof(name));
+    if (closed || error == 0 || error == EPIPE || error == ECONNRESET)
+        return SHERD_FAIL(SHERD_EPEER, "%s has closed its communicator, %s waited for it", name, what);
+    return SHERD_FAIL(
+        SHERD_EPEER, "%s cannot be reached any more (%s), %s waited for it", name, strerror(error), what);
+}
+
+int lines_poll(struct lines *l, struct pollfd *polls)
+{
+    int n = 0;
+    pthread_mutex_lock(&l->lock);
+    for (int r = 0; r < l->size; r++)
+        if (r != l->rank && l->lines[r].state == ALIVE)
+            polls[n++] = (struct pollfd){ .fd = l->lines[r].sock, .events = POLLIN };
+    pthread_mutex_unlock(&l->lock);
+    return n;
+}
+
+void lines_tell(struct lines *l, const void *news, size_t bytes)
+{
+    pthread_mutex_lock(&l->lock);
+    for (int r = 0; r < l->size; r++)
+        if (r != l->rank)
+            send_news(&l->lines[r], NEWS_PLACE, news, MIN(bytes, (size_t)LINES_NEWS_BYTES), 0);
+    pthread_mutex_unlock(&l->lock);
+}
+
+size_t lines_heard(struct lines *l, int r, void *news, size_t room)
+{
+    pthread_mutex_lock(&l->lock);
+    if (r != l->rank)
+        pump_line(l, r);
+    size_t bytes = MIN(l->lines[r].heard_bytes, room);
+    memcpy(news, l->lines[r].heard, bytes);
+    pthread_mutex_unlock(&l->lock);
+    return bytes;
+}
+
+/* ---- connections ---- */
+
+/* To a rank below this one, which listens already. */
+static int dial(struct lines *l, int r, uint32_t channel, int *sock, double timeout)
+{
+    const struct meet_place *p = &l->places[r];
+    struct call call = { .magic = MAGIC, .token = l->token, .rank = l->rank, .channel = channel };
+    struct net_address to = l->rank0;
+    double deadline = clock_seconds() + timeout;
+    char name[128], text[NET_TEXT_BYTES];
+    int n = 0;
+    if (p->address[0]) {
+        struct net_address found[NET_FOUND];
+        SHERD_TRY(net_resolve(found, &n, p->address, p->port));
+        to = found[0];
+    }
+    int error = net_connect(sock, &to, &l->from, deadline);
+    if (!error) {
+        net_keep(*sock, timeout);
+        error = net_send(*sock, &call, sizeof(call), deadline);
+    }
+    if (error)
+        return SHERD_FAIL(SHERD_ECOMM,
+            "rank %d cannot connect to %s at %s: %s; do a firewall or a wrong interface stand between the hosts? "
+            "(NCCL_SOCKET_IFNAME chooses one)",
+            l->rank, lines_name(l, r, name, sizeof(name)), net_text(&to, text), strerror(error));
+    return SHERD_OK;
+}
+
+/* A call for this channel that came before. */
+static int take_early(struct lines *l, uint32_t channel, int *rank, int *sock)
+{
+    int found = 0;
+    pthread_mutex_lock(&l->lock);
+    for (int i = 0; i < l->n_early && !found; i++) {
+        if (l->early[i].call.channel != channel)
+            continue;
+        *rank = l->early[i].call.rank;
+        *sock = l->early[i].sock;
+        l->early[i] = l->early[--l->n_early];
+        found = 1;
+    }
+    pthread_mutex_unlock(&l->lock);
+    return found;
+}
+
+/* Takes one call, if there is one, and keeps it. Who does not belong here is not answered. */
+static int take_call(struct lines *l, double deadline)
+{
+    struct early e = { .sock = -1 };
+    if (net_accept(&e.sock, l->listener, deadline) != 0)
+        return SHERD_OK;
+    int error = net_receive(e.sock, &e.call, sizeof(e.call), clock_seconds() + CALL_SECONDS);
+    if (error || strncmp(e.call.magic, MAGIC, sizeof(e.call.magic)) != 0 || e.call.token != l->token ||
+        e.call.rank <= l->rank || e.call.rank >= l->size) {
+        struct net_address there = net_there(e.sock);
+        char text[NET_TEXT_BYTES];
+        if (!error)
+            log_warn("refused a connection from %s: it is not of this job", net_text(&there, text));
+        close(e.sock);
+        return SHERD_OK;
+    }
+    pthread_mutex_lock(&l->lock);
+    int st = mem_grow(&l->early, &l->cap_early, l->n_early + 1, sizeof(*l->early));
+    if (st == SHERD_OK)
+        l->early[l->n_early++] = e;
+    else
+        close(e.sock);
+    pthread_mutex_unlock(&l->lock);
+    return st;
+}
+
+static int not_called(const struct lines *l, const int *socks, double timeout)
+{
+    char names[256] = "";
+    size_t len = 0;
+    for (int r = l->rank + 1; r < l->size && len + 128 < sizeof(names); r++) {
+        char name[128];
+        if (socks[r] < 0)
+            len += (size_t)snprintf(names + len, sizeof(names) - len, "%s%s", len ? ", " : "",
+                lines_name(l, r, name, sizeof(name)));
+    }
+    return SHERD_FAIL(
+        SHERD_ETIMEOUT, "rank %d waited %g s for a connection from %s", l->rank, timeout, names);
+}
+
+int lines_connect(struct lines *l, uint32_t channel, int *socks, double timeout)
+{
+    double deadline = clock_seconds() + timeout;
+    int left = l->size - 1 - l->rank, st = SHERD_OK, r, sock;
+    for (int i = 0; i < l->size; i++)
+        socks[i] = -1;
+    for (int i = 0; i < l->rank; i++)
+        SHERD_TRY_OUT(dial(l, i, channel, &socks[i], timeout));
+    while (left > 0) {
+        if (take_early(l, channel, &r, &sock)) {
+            if (socks[r] >= 0)
+                close(socks[r]);
+            else
+                left--;
+            socks[r] = sock;
+            net_keep(sock, timeout);
+            continue;
+        }
+        if (channel > 0)
+            SHERD_TRY_OUT(lines_check(l));
+        if (clock_seconds() > deadline)
+            SHERD_TRY_OUT(not_called(l, socks, timeout));
+        pthread_mutex_lock(&l->door);
+        st = take_call(l, clock_seconds() + SLICE_SECONDS);
+        pthread_mutex_unlock(&l->door);
+        if (st != SHERD_OK)
+            goto out;
+    }
+out:
+    for (int i = 0; st != SHERD_OK && i < l->size; i++) {
+        if (socks[i] >= 0)
+            close(socks[i]);
+        socks[i] = -1;
+    }
+    return st;
+}
+
+int lines_reserve(struct lines *l)
+{
+    int channel = -1;
+    pthread_mutex_lock(&l->lock);
+    if (l->pairs < BLOCK_CHANNELS / 2) {
+        channel = (int)l->next;
+        l->next += 2;
+        l->pairs++;
+    }
+    pthread_mutex_unlock(&l->lock);
+    return channel;
+}
+
+void lines_release(struct lines *l)
+{
+    pthread_mutex_lock(&l->lock);
+    l->pairs -= l->rank == 0;
+    pthread_mutex_unlock(&l->lock);
+}
+
+/* ---- opening and closing ---- */
+
+static const char *variable(const char *name)
+{
+    const char *value = getenv(name);
+    return value && value[0] ? value : NULL;
+}
+
+/* A socket that the launcher left open for rank 0, listening at the port that all were told. */
+static int inherited(const struct sherd_world *world)
+{
+    const char *value = variable("SHERD_MEET_FD");
+    int fd = value && world->rank == 0 ? atoi(value) : -1, listens = 0;
+    socklen_t bytes = sizeof(listens);
+    if (fd < 3 || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || !listens)
+        return -1;
+    struct net_address here = net_here(fd);
+    return here.bytes > 0 && net_port(&here) == world->port ? fd : -1;
+}
+
+static int meet(struct lines *l, const struct sherd_world *world, double timeout)
+{
+    struct meet_tcp m = { .job = world->job,
+        .rank = world->rank,
+        .size = world->size,
+        .local_rank = world->local_rank,
+        .master = world->master,
+        .port = world->port,
+        .door = inherited(world),
+        .interface = variable("NCCL_SOCKET_IFNAME"),
+        .timeout = timeout,
+        .places = l->places };
+    SHERD_TRY(meet_tcp(&m));
+    l->listener = m.listener;
+    l->from = m.from;
+    l->rank0 = m.rank0;
+    l->token = m.token;
+    return SHERD_OK;
+}
+
+static int draw(struct lines *l, double timeout)
+{
+    int *socks = mem_zalloc((size_t)l->size, sizeof(*socks));
+    int st = socks ? lines_connect(l, 0, socks, timeout) : SHERD_ENOMEM;
+    for (int r = 0; r < l->size && st == SHERD_OK; r++) {
+        l->lines[r].sock = socks[r];
+        if (socks[r] >= 0)
+            net_keep(socks[r], MIN(timeout, SILENT_SECONDS));
+    }
+    mem_free(socks);
+    return st;
+}
+
+int lines_open(struct lines **out, const struct sherd_world *world, double timeout)
+{
+    int st = SHERD_OK;
+    struct lines *l = mem_zalloc(1, sizeof(*l));
+    if (!l)
+        return SHERD_ENOMEM;
+    l->users = 1;
+    l->rank = world->rank;
+    l->size = world->size;
+    l->listener = l->aborted_by = -1;
+    l->next = LINES_FIRST + 2;
+    l->pairs = 1;
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_mutex_init(&l->door, NULL);
+    l->places = mem_zalloc((size_t)world->size, sizeof(*l->places));
+    l->lines = mem_zalloc((size_t)world->size, sizeof(*l->lines));
+    if (!l->places || !l->lines) {
+        st = SHERD_ENOMEM;
+        goto out;
+    }
+    for (int r = 0; r < l->size; r++)
+        l->lines[r].sock = -1;
+    SHERD_TRY_OUT(meet(l, world, timeout));
+    SHERD_TRY_OUT(draw(l, timeout));
+    *out = l;
+out:
+    if (st != SHERD_OK)
+        lines_drop(l);
+    return st;
+}
+
+struct lines *lines_hold(struct lines *l)
+{
+    atomic_fetch_add(&l->users, 1);
+    return l;
+}
+
+void lines_drop(struct lines *l)
+{
+    if (!l || atomic_fetch_sub(&l->users, 1) != 1)
+        return;
+    for (int r = 0; l->lines && r < l->size; r++) {
+        struct line *line = &l->lines[r];
+        if (line->sock < 0)
+            continue;
+        pump_line(l, r); /* what is left unread would turn the farewell into a reset */
+        send_news(line, NEWS_FAREWELL, NULL, 0, SLICE_SECONDS);
+        close(line->sock);
+    }
+    for (int i = 0; i < l->n_early; i++)
+        close(l->early[i].sock);
+    if (l->listener >= 0)
+        close(l->listener);
+    pthread_mutex_destroy(&l->lock);
+    pthread_mutex_destroy(&l->door);
+    mem_free(l->places);
+    mem_free(l->lines);
+    mem_free(l->early);
+    mem_free(l);
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The ranks of several hosts, connected: a line between every two, which carries short news (an abort, a
+ * farewell, a place in the program) and whose end is the end of the rank; and the making of more connections
+ * between the same ranks, a set of them for each channel of collectives.
+ * Called by comm/tcp.c. Safe from any thread.
+ */
+#ifndef SHERD_COMM_LINES_H
+#define SHERD_COMM_LINES_H
+
+#include <stdint.h>
+
+#include "comm/ops.h"
+
+#define LINES_NEWS_BYTES 256
+
+struct pollfd;
+struct lines;
+
+/* Meets the others and draws the lines; collective. `door` as in struct meet_tcp. */
+int lines_open(struct lines **out, const struct sherd_world *world, double timeout);
+struct lines *lines_hold(struct lines *lines);
+/* The last user says farewell to the other ranks. */
+void lines_drop(struct lines *lines);
+
+/* Connects the channel with this number (above 0) with all ranks: socks[r] for every rank r but this one
+ * (-1). Collective; numbers must not repeat. EPEER, ETIMEDOUT as always. */
+int lines_connect(struct lines *lines, uint32_t channel, int *socks, double timeout);
+/* A number for two channels that no others have; for rank 0 to ask, who counts. -1: there are too many. The
+ * first two, from LINES_FIRST, are taken. */
+#define LINES_FIRST 1
+int lines_reserve(struct lines *lines);
+void lines_release(struct lines *lines); /* two channels are closed */
+
+/* Reads what has come, and returns OK, or EPEER where a rank has aborted or its process or host is gone.
+ * Does not wait. */
+int lines_check(struct lines *lines);
+void lines_abort(struct lines *lines, const char *reason);
+/* Why rank r no longer answers in a channel; waits a moment for its line to tell. `what` waited for it. */
+int lines_lost(struct lines *lines, int r, const char *what, int error);
+
+/* "rank 2 (hostb, pid 77)" */
+const char *lines_name(const struct lines *lines, int r, char *buf, size_t bytes);
+/* The lines, to wait on beside other things: fills size - 1 entries at most, returns their number. */
+int lines_poll(struct lines *lines, struct pollfd *polls);
+
+/* The latest news of this rank for all others; kept back where a line is full. And the latest of rank r: its
+ * bytes, 0 = none yet. */
+void lines_tell(struct lines *lines, const void *news, size_t bytes);
+size_t lines_heard(struct lines *lines, int r, void *news, size_t room);
+
+#endif

@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Ranks over sockets that differ, stop, come late, die or were never of this job; and the meeting over TCP.
+ * What the collectives give is in test_comm.c.
+ */
+#include "tests/t.h"
+
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "comm/lines.h"
+#include "comm/meet_tcp.h"
+#include "comm/net.h"
+#include "comm/ops.h"
+
+static void pause_ms(int ms)
+{
+    nanosleep(&(struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L }, NULL);
+}
+
+static int sum(
+    struct sherd_comm *comm, struct sherd_queue *queue, void *buf, int64_t n, enum sherd_dtype type)
+{
+    SHERD_TRY(sherd_all_reduce(comm, queue, buf, buf, n, type, SHERD_REDUCE_SUM));
+    return sherd_queue_sync(queue);
+}
+
+/* ---- ranks that fail ---- */
+
+static void differ(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    struct sherd_queue *queue;
+    const char *what = ctx;
+    float buf[64] = { 0 };
+    int odd = rank == 1;
+    T_OK(sherd_queue_create(&queue, dev, SHERD_QUEUE_SIDE));
+    T_OK(sum(comm, queue, buf, 4, SHERD_F32));
+    int st = sherd_all_reduce(comm, queue, buf, buf, strcmp(what, "count") == 0 && odd ? 9 : 8,
+        strcmp(what, "type") == 0 && odd ? SHERD_I32 : SHERD_F32,
+        strcmp(what, "max") == 0 && odd ? SHERD_REDUCE_MAX : SHERD_REDUCE_SUM);
+    SHERD_KEEP(st, sherd_queue_sync(queue));
+    T_TRUE(st == SHERD_ECOMM || st == SHERD_EPEER);
+    T_HAS(sherd_error(), "ranks call different collectives");
+    T_HAS(sherd_error(), "rank 1");
+    T_HAS(sherd_error(), "#2");
+    T_FAILS(sum(comm, queue, buf, 8, SHERD_F32), SHERD_EPEER, "different collectives");
+    sherd_queue_destroy(queue);
+}
+
+static void abort_wakes(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    (void)dev, (void)ctx;
+    if (rank == 1) {
+        pause_ms(50);
+        sherd_comm_abort(comm, "the disk is full");
+        sherd_comm_abort(comm, "not the first reason");
+    }
+    T_FAILS(sherd_comm_barrier(comm), SHERD_EPEER, "rank 1: the disk is full");
+    T_FAILS(sherd_comm_barrier(comm), SHERD_EPEER, "rank 1: the disk is full");
+    struct sherd_comm *twin = NULL;
+    T_FAILS(sherd_comm_dup(&twin, comm), SHERD_EPEER, "rank 1: the disk is full");
+}
+
+static void one_is_late(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    (void)ctx;
+    struct sherd_queue *queue;
+    float x = 1;
+    T_OK(sherd_queue_create(&queue, dev, SHERD_QUEUE_SIDE));
+    T_OK(sum(comm, queue, &x, 1, SHERD_F32));
+    if (rank == 2)
+        pause_ms(1500);
+    int st = sum(comm, queue, &x, 1, SHERD_F32);
+    T_TRUE(st == SHERD_ETIMEOUT || st == SHERD_EPEER);
+    T_TRUE(rank != 2 || st == SHERD_EPEER);
+    T_HAS(
+        sherd_error(), "all-reduce #2 (1 f32): no progress for 0.5 s, 1 of 3 ranks have not come: rank 2 (");
+    sherd_queue_destroy(queue);
+}
+
+static void one_leaves(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    (void)dev, (void)ctx;
+    T_OK(sherd_comm_barrier(comm));
+    if (rank != 1)
+        T_FAILS(sherd_comm_barrier(comm), SHERD_EPEER, "has closed its communicator");
+}
+
+static void one_dies_before(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    (void)ctx, (void)dev;
+    T_OK(sherd_comm_barrier(comm));
+    if (rank == 2)
+        raise(SIGKILL);
+    T_FAILS(sherd_comm_barrier(comm), SHERD_EPEER, "rank 2 (");
+    T_HAS(sherd_error(), "has died");
+    T_FAILS(comm->ops->check(comm), SHERD_EPEER, "has died");
+}
+
+static void test_failures_are_told(void **state)
+{
+    (void)state;
+    static char whats[][8] = { "count", "type", "max" };
+    t_kind("tcp");
+    for (size_t i = 0; i < ARRAY_LEN(whats); i++)
+        t_ranks(3, T_PROCESSES | (i % 2 ? T_ASYNC : 0), differ, whats[i]);
+    t_ranks(3, T_PROCESSES, abort_wakes, NULL);
+    t_ranks(2, T_PROCESSES, one_leaves, NULL);
+    t_limits(30, 0.5);
+    t_ranks(3, T_PROCESSES | T_ASYNC, one_is_late, NULL);
+    t_limits(20, 1000); /* long before the timeout, which would be ETIMEOUT */
+    t_ranks(4, T_PROCESSES | T_MAY_DIE, one_dies_before, NULL);
+    t_limits(0, 0);
+    t_kind(NULL);
+}
+
+/* ---- news ---- */
+
+static void news(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    (void)ctx, (void)dev, (void)comm;
+    struct lines *lines;
+    struct sherd_world world = comm->world;
+    int n = 0, heard = -1;
+    world.port = *(const int *)ctx;
+    T_OK(lines_open(&lines, &world, 20));
+    for (int i = 0; i < 2000; i++) {
+        int word = 1000 * rank + i;
+        lines_tell(lines, &word, sizeof(word));
+    }
+    for (int r = 0; r < world.size; r++) {
+        for (double end = clock_seconds() + 10;
+             r != rank && heard != 1000 * r + 1999 && clock_seconds() < end;)
+            n = (int)lines_heard(lines, r, &heard, sizeof(heard));
+        T_TRUE(r == rank || (n == (int)sizeof(heard) && heard == 1000 * r + 1999));
+    }
+    T_OK(sherd_comm_barrier(comm));
+    lines_drop(lines);
+}
+
+static int free_port(void)
+{
+    int sock = -1;
+    ASSERT_OK(net_listen_any(&sock, 0));
+    struct net_address here = net_here(sock);
+    close(sock);
+    return net_port(&here);
+}
+
+static void test_news_of_places(void **state)
+{
+    (void)state;
+    int port = free_port();
+    t_kind("tcp");
+    t_ranks(3, T_PROCESSES, news, &port);
+    t_kind(NULL);
+}
+
+/* ---- meeting ---- */
+
+struct visitor {
+    struct meet_tcp meet;
+    struct meet_place places[8];
+    int status;
+    char text[512];
+    pthread_t thread;
+};
+
+static void *visit(void *arg)
+{
+    struct visitor *v = arg;
+    v->status = meet_tcp(&v->meet);
+    snprintf(v->text, sizeof(v->text), "%s", v->status ? sherd_error() : "");
+    return NULL;
+}
+
+static void start(struct visitor *v, const char *job, int rank, int size, int port, double timeout)
+{
+    memset(v, 0, sizeof(*v));
+    v->meet = (struct meet_tcp){ .job = job,
+        .rank = rank,
+        .size = size,
+        .local_rank = rank,
+        .master = "127.0.0.1",
+        .port = port,
+        .door = -1,
+        .timeout = timeout,
+        .places = v->places };
+    assert_int_equal(pthread_create(&v->thread, NULL, visit, v), 0);
+}
+
+static void ended(struct visitor *v, int status, const char *text)
+{
+    pthread_join(v->thread, NULL);
+    if (v->meet.listener >= 0)
+        close(v->meet.listener);
+    if (v->status != status)
+        fail_msg("rank %d: %s (%s), wanted %s", v->meet.rank, sherd_status_name(v->status), v->text,
+            sherd_status_name(status));
+    ASSERT_CONTAINS(v->text, text);
+}
+
+static void test_all_get_the_list(void **state)
+{
+    (void)state;
+    struct visitor v[4];
+    int port = free_port();
+    for (int r = 3; r >= 0; r--)
+        start(&v[r], "list", r, 4, port, 20);
+    for (int r = 0; r < 4; r++)
+        ended(&v[r], SHERD_OK, "");
+    for (int r = 1; r < 4; r++) {
+        assert_memory_equal(v[r].places, v[0].places, 4 * sizeof(v[0].places[0]));
+        assert_true(v[r].meet.token == v[0].meet.token);
+        assert_int_equal(v[r].places[r].pid, (int)getpid());
+        assert_string_equal(v[r].places[r].address, "127.0.0.1");
+    }
+}
+
+static void test_missing_ranks_are_named(void **state)
+{
+    (void)state;
+    struct visitor v[4];
+    int port = free_port();
+    start(&v[0], "missing", 0, 4, port, 0.6);
+    start(&v[2], "missing", 2, 4, port, 5);
+    ended(&v[0], SHERD_ETIMEOUT, "2 of 4 ranks have not come to 127.0.0.1:");
+    ended(&v[2], SHERD_ETIMEOUT, "2 of 4 ranks have not come to 127.0.0.1:");
+    ASSERT_CONTAINS(v[0].text, ": 1, 3;");
+    start(&v[1], "missing", 1, 2, port, 0.3);
+    ended(&v[1], SHERD_ETIMEOUT, "could not reach rank 0 at 127.0.0.1:");
+    ASSERT_CONTAINS(v[1].text, "has rank 0 started there?");
+}
+
+/* The name of rank 0's host leads back to this host, which is not rank 0's. */
+static void test_a_loopback_name_is_told(void **state)
+{
+    (void)state;
+    struct visitor v;
+    memset(&v, 0, sizeof(v));
+    v.meet = (struct meet_tcp){ .job = "loop",
+        .rank = 2,
+        .size = 4,
+        .local_rank = 0,
+        .master = "localhost",
+        .port = free_port(),
+        .door = -1,
+        .timeout = 0.3,
+        .places = v.places };
+    ASSERT_FAILS(meet_tcp(&v.meet), SHERD_ETIMEOUT, "that is this host itself, and rank 0 is on another one");
+    v.meet.master = "no-such-host.invalid";
+    ASSERT_FAILS(meet_tcp(&v.meet), SHERD_ETIMEOUT, "'no-such-host.invalid' cannot be resolved here");
+    v.meet.master = "127.0.0.1";
+    v.meet.interface = "wrong0";
+    ASSERT_FAILS(meet_tcp(&v.meet), SHERD_ENOTFOUND, "NCCL_SOCKET_IFNAME is 'wrong0'");
+    ASSERT_CONTAINS(sherd_error(), "there are: lo (127.0.0.1)");
+}
+
+static void test_wrong_ranks_are_refused(void **state)
+{
+    (void)state;
+    struct visitor v[3];
+    int port = free_port();
+    for (int i = 0; i < 3; i++)
+        start(&v[i], "twice", i ? 1 : 0, 3, port, 20);
+    for (int i = 0; i < 3; i++) {
+        ended(&v[i], SHERD_ECOMM, "came twice");
+        ASSERT_CONTAINS(v[i].text, "SHERD_JOB");
+    }
+    start(&v[0], "size", 0, 2, port, 20);
+    start(&v[1], "size", 1, 3, port, 20);
+    ended(&v[0], SHERD_ECOMM, "says the world has 3 ranks, rank 0 says 2");
+    ended(&v[1], SHERD_ECOMM, "says the world has 3 ranks, rank 0 says 2");
+}
+
+static void test_a_busy_port_is_told(void **state)
+{
+    (void)state;
+    int sock = -1;
+    ASSERT_OK(net_listen_any(&sock, 0));
+    struct net_address here = net_here(sock);
+    struct visitor v;
+    start(&v, "busy", 0, 2, net_port(&here), 5);
+    ended(&v, SHERD_ECOMM, "another program has this port");
+    close(sock);
+}
+
+static char warnings[4096];
+
+static void keep_warning(void *ctx, enum sherd_log_level level, const char *text)
+{
+    (void)ctx;
+    if (level == SHERD_LOG_WARN)
+        snprintf(warnings + strlen(warnings), sizeof(warnings) - strlen(warnings), "%s\n", text);
+}
+
+static int knock(int port)
+{
+    struct net_address at[NET_FOUND];
+    int n, sock = -1;
+    ASSERT_OK(net_resolve(at, &n, "127.0.0.1", port));
+    for (int i = 0; net_connect(&sock, &at[0], NULL, clock_seconds() + 1) != 0 && i < 500; i++)
+        pause_ms(10);
+    return sock;
+}
+
+/* Another job, another program and one who says nothing: the meeting goes on. */
+static void test_strangers_are_sent_away(void **state)
+{
+    (void)state;
+    struct visitor v[2];
+    struct meet_tcp_hello hello = {
+        .magic = MEET_TCP_MAGIC, .version = MEET_TCP_VERSION, .rank = 1, .size = 2
+    };
+    struct meet_tcp_reply reply = { 0 };
+    int port = free_port();
+    snprintf(hello.job, sizeof(hello.job), "another job");
+    warnings[0] = '\0';
+    sherd_log_set(keep_warning, NULL, SHERD_LOG_WARN);
+    start(&v[0], "stranger", 0, 2, port, 20);
+
+    int silent = knock(port);
+    int sock = knock(port);
+    assert_int_equal(net_send(sock, &hello, sizeof(hello), clock_seconds() + 5), 0);
+    assert_int_equal(net_receive(sock, &reply, sizeof(reply), clock_seconds() + 5), 0);
+    assert_int_equal(reply.status, SHERD_ECOMM);
+    ASSERT_CONTAINS(reply.text, "it is rank 1 of job 'another job', this is job 'stranger'");
+    close(sock);
+
+    sock = knock(port);
+    memcpy(hello.magic, "GET / HT", sizeof(hello.magic));
+    assert_int_equal(net_send(sock, &hello, sizeof(hello), clock_seconds() + 5), 0);
+    assert_int_equal(net_receive(sock, &reply, sizeof(reply), clock_seconds() + 5), 0);
+    ASSERT_CONTAINS(reply.text, "it is not sherd, or another version of it");
+    close(sock);
+
+    start(&v[1], "stranger", 1, 2, port, 20);
+    ended(&v[0], SHERD_OK, "");
+    ended(&v[1], SHERD_OK, "");
+    close(silent);
+    sherd_log_set(NULL, NULL, SHERD_LOG_INFO);
+    ASSERT_CONTAINS(warnings, "another job");
+    ASSERT_CONTAINS(warnings, "it is not sherd");
+}
+
+static void test_going_away_before_the_meeting_is_told(void **state)
+{
+    (void)state;
+    struct visitor v;
+    struct meet_tcp_hello hello = { .magic = MEET_TCP_MAGIC,
+        .version = MEET_TCP_VERSION,
+        .rank = 2,
+        .size = 3,
+        .pid = 77,
+        .host = "far",
+        .job = "away" };
+    int port = free_port();
+    start(&v, "away", 0, 3, port, 20);
+    int sock = knock(port);
+    assert_int_equal(net_send(sock, &hello, sizeof(hello), clock_seconds() + 5), 0);
+    pause_ms(50);
+    close(sock);
+    ended(&v, SHERD_EPEER, "rank 2 (far, pid 77) went away before all ranks had come");
+}
+
+/* ---- interfaces ---- */
+
+static void test_interfaces(void **state)
+{
+    (void)state;
+    struct net_address to[NET_FOUND], from;
+    char text[NET_TEXT_BYTES], name[NET_HOST_BYTES];
+    int n;
+    ASSERT_OK(net_resolve(to, &n, "127.0.0.1", 5));
+    static const char *const good[] = { "lo", "=lo", "nothing,lo", "l", "^eth,wlan,enp,ens,docker,br,veth",
+        "lo:1" };
+    for (size_t i = 0; i < ARRAY_LEN(good); i++) {
+        ASSERT_OK(net_interface(&from, good[i], &to[0]));
+        assert_true(from.bytes > 0);
+    }
+    ASSERT_OK(net_interface(&from, "lo", &to[0]));
+    assert_string_equal(net_host_text(&from, text), "127.0.0.1");
+    assert_string_equal(net_interface_name(&from, name), "lo");
+    ASSERT_OK(net_interface(&from, NULL, &to[0]));
+    assert_int_equal(from.bytes, 0);
+    ASSERT_FAILS(net_interface(&from, "=l", &to[0]), SHERD_ENOTFOUND, "there are: ");
+    assert_string_equal(net_text(&to[0], text), "127.0.0.1:5");
+    assert_true(net_is_loopback(&to[0]));
+    ASSERT_OK(net_resolve(to, &n, "::1", 7));
+    assert_true(net_is_loopback(&to[0]));
+    assert_string_equal(net_text(&to[0], text), "[::1]:7");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_failures_are_told),
+        cmocka_unit_test(test_news_of_places),
+        cmocka_unit_test(test_all_get_the_list),
+        cmocka_unit_test(test_missing_ranks_are_named),
+        cmocka_unit_test(test_a_loopback_name_is_told),
+        cmocka_unit_test(test_wrong_ranks_are_refused),
+        cmocka_unit_test(test_a_busy_port_is_told),
+        cmocka_unit_test(test_strangers_are_sent_away),
+        cmocka_unit_test(test_going_away_before_the_meeting_is_told),
+        cmocka_unit_test(test_interfaces),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
