@@ -71,18 +71,59 @@ struct board *board_at(void *memory, int size)
     return board;
 }
 
-void *board_seat(struct board *board, int rank, size_t *bytes)
+/* A seat as plain bytes. */
+struct seat_copy {
+    uint64_t pinned, beats, figures_step;
+    double figures[BOARD_FIGURES];
+    struct who who;
+    struct board_note trail[BOARD_TRAIL];
+};
+
+size_t board_seat_bytes(void)
 {
-    *bytes = sizeof(struct seat);
-    return &board->seats[rank];
+    return sizeof(struct seat_copy);
+}
+
+void board_give(const struct board *board, int rank, void *out)
+{
+    const struct seat *seat = &board->seats[rank];
+    struct seat_copy copy = { .pinned = board_pinned(board, rank) };
+    copy.beats = atomic_load_explicit(&seat->beats, memory_order_relaxed);
+    copy.figures_step = (uint64_t)board_look(board, rank, copy.figures);
+    get(&copy.who, seat->who, sizeof(copy.who));
+    for (int i = 0; i < BOARD_TRAIL; i++)
+        get(&copy.trail[i], seat->trail[i], sizeof(copy.trail[i]));
+    memcpy(out, &copy, sizeof(copy));
+}
+
+void board_take(struct board *board, int rank, const void *from, double shift)
+{
+    struct seat *seat = &board->seats[rank];
+    struct seat_copy copy;
+    memcpy(&copy, from, sizeof(copy));
+    put(seat->who, &copy.who, sizeof(copy.who));
+    for (int i = 0; i < BOARD_TRAIL; i++) {
+        copy.trail[i].seconds += shift;
+        put(seat->trail[i], &copy.trail[i], sizeof(copy.trail[i]));
+    }
+    board_show(board, rank, (int64_t)copy.figures_step, copy.figures);
+    atomic_store_explicit(&seat->beats, copy.beats, memory_order_relaxed);
+    atomic_store_explicit(&seat->pinned, copy.pinned, memory_order_release);
+}
+
+void board_enter_as(struct board *board, int rank, int pid, const char *host)
+{
+    struct who who = { .pid = pid };
+    snprintf(who.host, sizeof(who.host), "%s", host);
+    put(board->seats[rank].who, &who, sizeof(who));
 }
 
 void board_enter(struct board *board, int rank, int pid)
 {
-    struct who who = { .pid = pid };
-    if (gethostname(who.host, sizeof(who.host) - 1) != 0)
-        who.host[0] = '\0';
-    put(board->seats[rank].who, &who, sizeof(who));
+    char host[HOST_BYTES] = "";
+    if (gethostname(host, sizeof(host) - 1) != 0)
+        host[0] = '\0';
+    board_enter_as(board, rank, pid, host);
 }
 
 void board_pin(struct board *board, int rank, const struct board_place *place)

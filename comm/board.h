@@ -36,11 +36,16 @@ struct board;
 size_t board_bytes(int size);
 /* Zeroed memory of that size, 64-byte aligned, is a board on which nobody has pinned anything. */
 struct board *board_at(void *memory, int size);
-/* One rank's part of the memory: what has to be carried to other hosts. Only that rank writes it. */
-void *board_seat(struct board *board, int rank, size_t *bytes);
+/* One rank's part of the memory, as bytes that can be carried to another host and put into its board there.
+ * shift: seconds of the clock there less those of the clock here. */
+size_t board_seat_bytes(void);
+void board_give(const struct board *board, int rank, void *out);
+void board_take(struct board *board, int rank, const void *seat, double shift);
 
 /* Each rank for itself, once, where it is a process; messages name host and process. */
 void board_enter(struct board *board, int rank, int pid);
+/* The same for a rank of another host. */
+void board_enter_as(struct board *board, int rank, int pid, const char *host);
 void board_pin(struct board *board, int rank, const struct board_place *place);
 /* Still at it: in long work between two places. */
 void board_beat(struct board *board, int rank);

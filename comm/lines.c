@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "comm/block.h"
+#include "comm/board.h"
 #include "comm/meet_tcp.h"
 #include "comm/net.h"
 
@@ -30,8 +32,10 @@
 #define CALL_SECONDS 5.0   /* for a call to say who it is */
 #define SILENT_SECONDS 30. /* a host that answers nothing for so long is gone */
 #define EXPLAIN_SECONDS 1.0
+#define CARRY_SECONDS 0.2 /* between looks at what this rank has pinned */
+#define REASON_BYTES 2048
 
-enum { NEWS_ABORT = 1, NEWS_FAREWELL, NEWS_PLACE };
+enum { NEWS_ABORT = 1, NEWS_FAREWELL, NEWS_SEAT };
 
 /* A piece of news: this, then `bytes` bytes. */
 struct news {
@@ -51,11 +55,9 @@ enum state { ALIVE, CLOSED, GONE };
 struct line {
     int sock;
     enum state state;
-    int error; /* why it is gone; 0 = its end was closed */
-    size_t have;
-    char in[sizeof(struct news) + 512];
-    size_t heard_bytes;
-    char heard[LINES_NEWS_BYTES];
+    int error;         /* why it is gone; 0 = its end was closed */
+    size_t have, held; /* bytes in `in`, and of `out` that the socket did not take yet */
+    char *in, *out;    /* room for one piece, and for two */
 };
 
 /* A call that came early. */
@@ -77,9 +79,24 @@ struct lines {
     uint32_t next; /* channel to give out */
     int pairs;     /* of channels in use */
     int aborted_by;
-    char reason[512];
+    char reason[REASON_BYTES];
     pthread_mutex_t door; /* one thread at a time takes calls */
+    struct board *board;
+    char *seat, *seat_sent; /* of this rank, with the time before it */
+    int carries, stop;      /* the thread is there; is to end */
+    pthread_cond_t ending;
+    pthread_t carrier;
 };
+
+static size_t seat_bytes(void)
+{
+    return sizeof(double) + board_seat_bytes();
+}
+
+static size_t piece_bytes(void)
+{
+    return sizeof(struct news) + MAX(seat_bytes(), (size_t)REASON_BYTES);
+}
 
 const char *lines_name(const struct lines *l, int r, char *buf, size_t bytes)
 {
@@ -89,24 +106,34 @@ const char *lines_name(const struct lines *l, int r, char *buf, size_t bytes)
 
 /* ---- news ---- */
 
-/* Under the lock. Waits a little for room where `seconds` > 0; a piece that does not go whole ends the line.
- */
-static void send_news(struct line *line, uint32_t kind, const void *data, size_t bytes, double seconds)
+/* Under the lock: what the socket takes at once. */
+static void flush(struct line *line)
 {
-    char out[sizeof(struct news) + 512];
-    struct news head = { kind, (uint32_t)bytes };
-    struct pollfd room = { .fd = line->sock, .events = POLLOUT };
-    if (line->state != ALIVE || (seconds <= 0 && (poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT))))
-        return;
-    memcpy(out, &head, sizeof(head));
-    if (bytes > 0)
-        memcpy(out + sizeof(head), data, bytes);
-    int error =
-        net_send(line->sock, out, sizeof(head) + bytes, clock_seconds() + MAX(seconds, SLICE_SECONDS));
-    if (error && kind == NEWS_PLACE) {
-        line->state = GONE;
-        line->error = error;
+    ssize_t n = 1;
+    while (line->held > 0 && line->state == ALIVE && n > 0) {
+        n = send(line->sock, line->out, line->held, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n > 0) {
+            line->held -= (size_t)n;
+            memmove(line->out, line->out + n, line->held);
+        }
     }
+}
+
+/* Under the lock. A seat waits for the next turn where the last piece is not gone yet: there is always room
+ * for an abort or a farewell. */
+static void send_news(struct line *line, uint32_t kind, const void *data, size_t bytes)
+{
+    struct news head = { kind, (uint32_t)bytes };
+    if (line->sock < 0 || line->state != ALIVE)
+        return;
+    flush(line);
+    if (line->held > (kind == NEWS_SEAT ? 0 : piece_bytes()))
+        return;
+    memcpy(line->out + line->held, &head, sizeof(head));
+    if (bytes > 0)
+        memcpy(line->out + line->held + sizeof(head), data, bytes);
+    line->held += sizeof(head) + bytes;
+    flush(line);
 }
 
 static void take_news(struct lines *l, int r, const struct news *head, const char *data)
@@ -117,9 +144,10 @@ static void take_news(struct lines *l, int r, const struct news *head, const cha
     } else if (head->kind == NEWS_ABORT && l->aborted_by < 0) {
         l->aborted_by = r;
         snprintf(l->reason, sizeof(l->reason), "%.*s", (int)head->bytes, data);
-    } else if (head->kind == NEWS_PLACE && head->bytes <= sizeof(line->heard)) {
-        memcpy(line->heard, data, head->bytes);
-        line->heard_bytes = head->bytes;
+    } else if (head->kind == NEWS_SEAT && head->bytes == seat_bytes()) {
+        double sent;
+        memcpy(&sent, data, sizeof(sent));
+        board_take(l->board, r, data + sizeof(sent), clock_seconds() - sent);
     }
 }
 
@@ -131,7 +159,7 @@ static void read_news(struct lines *l, int r)
     size_t at = 0;
     while (line->have - at >= sizeof(head)) {
         memcpy(&head, line->in + at, sizeof(head));
-        if (head.bytes > sizeof(line->in) - sizeof(head)) {
+        if (head.bytes > piece_bytes() - sizeof(head)) {
             line->state = GONE;
             line->error = EPROTO;
             return;
@@ -149,7 +177,7 @@ static void pump_line(struct lines *l, int r)
 {
     struct line *line = &l->lines[r];
     while (line->sock >= 0 && line->state == ALIVE) {
-        ssize_t n = recv(line->sock, line->in + line->have, sizeof(line->in) - line->have, MSG_DONTWAIT);
+        ssize_t n = recv(line->sock, line->in + line->have, piece_bytes() - line->have, MSG_DONTWAIT);
         if (n > 0) {
             line->have += (size_t)n;
             read_news(l, r);
@@ -209,7 +237,7 @@ void lines_abort(struct lines *l, const char *reason)
     }
     for (int r = 0; first && r < l->size; r++)
         if (r != l->rank)
-            send_news(&l->lines[r], NEWS_ABORT, l->reason, strlen(l->reason), SLICE_SECONDS);
+            send_news(&l->lines[r], NEWS_ABORT, l->reason, strlen(l->reason));
     pthread_mutex_unlock(&l->lock);
 }
 
@@ -251,24 +279,72 @@ int lines_poll(struct lines *l, struct pollfd *polls)
     return n;
 }
 
-void lines_tell(struct lines *l, const void *news, size_t bytes)
+/* ---- the board ---- */
+
+struct board *lines_board(struct lines *l)
 {
-    pthread_mutex_lock(&l->lock);
-    for (int r = 0; r < l->size; r++)
-        if (r != l->rank)
-            send_news(&l->lines[r], NEWS_PLACE, news, MIN(bytes, (size_t)LINES_NEWS_BYTES), 0);
-    pthread_mutex_unlock(&l->lock);
+    return l->board;
 }
 
-size_t lines_heard(struct lines *l, int r, void *news, size_t room)
+/* Under the lock. */
+static void carry(struct lines *l)
 {
-    pthread_mutex_lock(&l->lock);
-    if (r != l->rank)
+    double now = clock_seconds();
+    board_give(l->board, l->rank, l->seat + sizeof(now));
+    int changed = memcmp(l->seat + sizeof(now), l->seat_sent + sizeof(now), board_seat_bytes()) != 0;
+    memcpy(l->seat, &now, sizeof(now));
+    if (changed)
+        memcpy(l->seat_sent, l->seat, seat_bytes());
+    for (int r = 0; r < l->size; r++) {
         pump_line(l, r);
-    size_t bytes = MIN(l->lines[r].heard_bytes, room);
-    memcpy(news, l->lines[r].heard, bytes);
+        if (changed)
+            send_news(&l->lines[r], NEWS_SEAT, l->seat, seat_bytes());
+        else
+            flush(&l->lines[r]);
+    }
+}
+
+static void *carrier(void *arg)
+{
+    struct lines *l = arg;
+    pthread_mutex_lock(&l->lock);
+    while (!l->stop) {
+        struct timespec until;
+        carry(l);
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += (long)(CARRY_SECONDS * 1e9);
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&l->ending, &l->lock, &until);
+    }
     pthread_mutex_unlock(&l->lock);
-    return bytes;
+    return NULL;
+}
+
+/* Signals are for the threads of the program. */
+static int start_carrier(struct lines *l)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&l->carrier, NULL, carrier, l);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error)
+        return SHERD_FAIL(
+            SHERD_EDEVICE, "a thread for the news of ranks cannot be started: %s", strerror(error));
+    l->carries = 1;
+    return SHERD_OK;
+}
+
+static void stop_carrier(struct lines *l)
+{
+    if (!l->carries)
+        return;
+    pthread_mutex_lock(&l->lock);
+    l->stop = 1;
+    pthread_cond_signal(&l->ending);
+    pthread_mutex_unlock(&l->lock);
+    pthread_join(l->carrier, NULL);
 }
 
 /* ---- connections ---- */
@@ -467,12 +543,36 @@ static int draw(struct lines *l, double timeout)
     return st;
 }
 
-int lines_open(struct lines **out, const struct sherd_world *world, double timeout)
+static int allocate(struct lines *l)
 {
-    int st = SHERD_OK;
+    size_t n = (size_t)l->size;
+    void *memory = mem_aligned(64, board_bytes(l->size));
+    l->board = memory;
+    l->places = mem_zalloc(n, sizeof(*l->places));
+    l->lines = mem_zalloc(n, sizeof(*l->lines));
+    l->seat = mem_zalloc(1, seat_bytes());
+    l->seat_sent = mem_zalloc(1, seat_bytes());
+    if (!memory || !l->places || !l->lines || !l->seat || !l->seat_sent)
+        return SHERD_ENOMEM;
+    memset(memory, 0, board_bytes(l->size));
+    l->board = board_at(memory, l->size);
+    for (int r = 0; r < l->size; r++)
+        l->lines[r].sock = -1;
+    for (int r = 0; r < l->size; r++) {
+        l->lines[r].in = mem_zalloc(1, piece_bytes());
+        l->lines[r].out = mem_zalloc(2, piece_bytes());
+        if (!l->lines[r].in || !l->lines[r].out)
+            return SHERD_ENOMEM;
+    }
+    return SHERD_OK;
+}
+
+static struct lines *lines_new(const struct sherd_world *world)
+{
+    pthread_condattr_t clock;
     struct lines *l = mem_zalloc(1, sizeof(*l));
     if (!l)
-        return SHERD_ENOMEM;
+        return NULL;
     l->users = 1;
     l->rank = world->rank;
     l->size = world->size;
@@ -481,19 +581,28 @@ int lines_open(struct lines **out, const struct sherd_world *world, double timeo
     l->pairs = 1;
     pthread_mutex_init(&l->lock, NULL);
     pthread_mutex_init(&l->door, NULL);
-    l->places = mem_zalloc((size_t)world->size, sizeof(*l->places));
-    l->lines = mem_zalloc((size_t)world->size, sizeof(*l->lines));
-    if (!l->places || !l->lines) {
-        st = SHERD_ENOMEM;
-        goto out;
-    }
-    for (int r = 0; r < l->size; r++)
-        l->lines[r].sock = -1;
-    SHERD_TRY_OUT(meet(l, world, timeout));
-    SHERD_TRY_OUT(draw(l, timeout));
-    *out = l;
-out:
-    if (st != SHERD_OK)
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&l->ending, &clock);
+    pthread_condattr_destroy(&clock);
+    return l;
+}
+
+int lines_open(struct lines **out, const struct sherd_world *world, double timeout)
+{
+    struct lines *l = lines_new(world);
+    int st = l ? allocate(l) : SHERD_ENOMEM;
+    if (st == SHERD_OK)
+        st = meet(l, world, timeout);
+    if (st == SHERD_OK)
+        st = draw(l, timeout);
+    for (int r = 0; st == SHERD_OK && r < l->size; r++)
+        board_enter_as(l->board, r, l->places[r].pid, l->places[r].host);
+    if (st == SHERD_OK)
+        st = start_carrier(l);
+    if (st == SHERD_OK)
+        *out = l;
+    else
         lines_drop(l);
     return st;
 }
@@ -508,13 +617,15 @@ void lines_drop(struct lines *l)
 {
     if (!l || atomic_fetch_sub(&l->users, 1) != 1)
         return;
+    stop_carrier(l);
     for (int r = 0; l->lines && r < l->size; r++) {
         struct line *line = &l->lines[r];
-        if (line->sock < 0)
-            continue;
         pump_line(l, r); /* what is left unread would turn the farewell into a reset */
-        send_news(line, NEWS_FAREWELL, NULL, 0, SLICE_SECONDS);
-        close(line->sock);
+        send_news(line, NEWS_FAREWELL, NULL, 0);
+        if (line->sock >= 0)
+            close(line->sock);
+        mem_free(line->in);
+        mem_free(line->out);
     }
     for (int i = 0; i < l->n_early; i++)
         close(l->early[i].sock);
@@ -522,8 +633,12 @@ void lines_drop(struct lines *l)
         close(l->listener);
     pthread_mutex_destroy(&l->lock);
     pthread_mutex_destroy(&l->door);
+    pthread_cond_destroy(&l->ending);
+    mem_free(l->board);
     mem_free(l->places);
     mem_free(l->lines);
+    mem_free(l->seat);
+    mem_free(l->seat_sent);
     mem_free(l->early);
     mem_free(l);
 }

@@ -2,9 +2,9 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * The ranks of several hosts, connected: a line between every two, which carries short news (an abort, a
- * farewell, a place in the program) and whose end is the end of the rank; and the making of more connections
- * between the same ranks, a set of them for each channel of collectives.
- * Called by comm/tcp.c. Safe from any thread.
+ * farewell, what the rank pins on its board) and whose end is the end of the rank; and the making of more
+ * connections between the same ranks, a set of them for each channel of collectives. Called by comm/tcp.c.
+ * Safe from any thread.
  */
 #ifndef SHERD_COMM_LINES_H
 #define SHERD_COMM_LINES_H
@@ -12,8 +12,6 @@
 #include <stdint.h>
 
 #include "comm/ops.h"
-
-#define LINES_NEWS_BYTES 256
 
 struct pollfd;
 struct lines;
@@ -45,9 +43,7 @@ const char *lines_name(const struct lines *lines, int r, char *buf, size_t bytes
 /* The lines, to wait on beside other things: fills size - 1 entries at most, returns their number. */
 int lines_poll(struct lines *lines, struct pollfd *polls);
 
-/* The latest news of this rank for all others; kept back where a line is full. And the latest of rank r: its
- * bytes, 0 = none yet. */
-void lines_tell(struct lines *lines, const void *news, size_t bytes);
-size_t lines_heard(struct lines *lines, int r, void *news, size_t room);
+/* The board of all ranks; a thread carries what this rank pins to the others, several times a second. */
+struct board *lines_board(struct lines *lines);
 
 #endif

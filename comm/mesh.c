@@ -24,6 +24,7 @@ struct job {
     int64_t elems;
     char *out;
     const char *in;
+    struct board_place place;
 };
 
 int mesh_init(struct mesh *mesh)
@@ -45,7 +46,7 @@ void mesh_finish(struct mesh *mesh)
 int mesh_differ(
     const struct mesh *mesh, const struct block_call *mine, int other, const struct block_call *theirs)
 {
-    char a[128], b[128];
+    char a[256], b[256];
     return SHERD_FAIL(SHERD_ECOMM, "ranks call different collectives: rank %d %s, rank %d %s", mesh->rank,
         block_call_text(mine, a, sizeof(a)), other, block_call_text(theirs, b, sizeof(b)));
 }
@@ -189,39 +190,60 @@ static int run_job(void *args)
     return st;
 }
 
-static int submit(struct sherd_queue *queue, const struct job *job)
+static int submit(struct sherd_queue *queue, const struct sherd_comm *comm, const struct job *what)
 {
-    return queue->dev->ops->submit(queue, run_job, job, sizeof(*job));
+    struct job job = *what;
+    job.mesh = comm->impl;
+    job.place = comm->here;
+    return queue->dev->ops->submit(queue, run_job, &job, sizeof(job));
 }
 
 int mesh_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
     int64_t elems, enum sherd_dtype type)
 {
-    return submit(queue, &(struct job){ comm->impl, SHERD_ALL_GATHER, type, 0, elems, out, in });
+    return submit(queue, comm,
+        &(struct job){ .kind = SHERD_ALL_GATHER, .type = type, .elems = elems, .out = out, .in = in });
 }
 
 int mesh_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue, void *out, void *in,
     int64_t elems, enum sherd_dtype type)
 {
-    return submit(
-        queue, &(struct job){ comm->impl, SHERD_REDUCE_SCATTER, type, SHERD_REDUCE_SUM, elems, out, in });
+    return submit(queue, comm,
+        &(struct job){ .kind = SHERD_REDUCE_SCATTER,
+            .type = type,
+            .detail = SHERD_REDUCE_SUM,
+            .elems = elems,
+            .out = out,
+            .in = in });
 }
 
 int mesh_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
     int64_t elems, enum sherd_dtype type, enum sherd_reduce how)
 {
-    return submit(queue, &(struct job){ comm->impl, SHERD_ALL_REDUCE, type, how, elems, out, in });
+    return submit(queue, comm,
+        &(struct job){
+            .kind = SHERD_ALL_REDUCE, .type = type, .detail = how, .elems = elems, .out = out, .in = in });
 }
 
 int mesh_broadcast(
     struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in, size_t bytes, int root)
 {
-    return submit(queue,
-        &(struct job){ comm->impl, SHERD_BROADCAST, SHERD_U8, (uint32_t)root, (int64_t)bytes, out, in });
+    return submit(queue, comm,
+        &(struct job){ .kind = SHERD_BROADCAST,
+            .type = SHERD_U8,
+            .detail = (uint32_t)root,
+            .elems = (int64_t)bytes,
+            .out = out,
+            .in = in });
 }
 
 int mesh_tell(struct mesh *mesh, void *buf, size_t bytes, int root)
 {
-    return run_job(
-        &(struct job){ mesh, SHERD_BROADCAST, SHERD_U8, (uint32_t)root, (int64_t)bytes, buf, buf });
+    return run_job(&(struct job){ .mesh = mesh,
+        .kind = SHERD_BROADCAST,
+        .type = SHERD_U8,
+        .detail = (uint32_t)root,
+        .elems = (int64_t)bytes,
+        .out = buf,
+        .in = buf });
 }

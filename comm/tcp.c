@@ -3,7 +3,8 @@
  *
  * Exchanges over sockets: a connection between every two ranks in each channel. What a rank sends is a call,
  * so that all see that all do the same, and the part behind it. One poll waits for all connections and for
- * news on the lines; only a time in which nothing moved at all counts against the timeout.
+ * news on the lines; only a time in which nothing moved and nobody pinned anything counts against the
+ * timeout.
  */
 #include "comm/tcp.h"
 
@@ -18,6 +19,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "comm/board.h"
 #include "comm/lines.h"
 #include "comm/mesh.h"
 
@@ -38,6 +40,7 @@ struct tcp {
     double timeout;
     struct leg *legs;
     struct pollfd *polls; /* of the legs, then of the lines */
+    uint8_t *absent;
 };
 
 static size_t out_bytes(const struct mesh_part *part)
@@ -94,20 +97,17 @@ static ssize_t pull(struct leg *leg, const struct mesh_part *part)
 /* Names those that have not come or stopped, and tells all others. */
 static int timed_out(const struct tcp *t, const struct block_call *call, const struct mesh_part *parts)
 {
-    char text[128], names[300] = "", name[128];
-    size_t len = 0;
+    char text[256], where[1000];
+    uint8_t *absent = t->absent;
     int missing = 0;
     for (int r = 0; r < t->mesh.size; r++) {
         const struct leg *leg = &t->legs[r];
-        if (leg->sock < 0 || (leg->got == in_bytes(&parts[r]) && leg->sent == out_bytes(&parts[r])))
-            continue;
-        missing++;
-        if (len + 130 < sizeof(names))
-            len += (size_t)snprintf(names + len, sizeof(names) - len, "%s%s", len ? ", " : "",
-                lines_name(t->lines, r, name, sizeof(name)));
+        absent[r] = leg->sock >= 0 && (leg->got < in_bytes(&parts[r]) || leg->sent < out_bytes(&parts[r]));
+        missing += absent[r];
     }
     int st = SHERD_FAIL(SHERD_ETIMEOUT, "%s: no progress for %g s, %d of %d ranks have not come: %s",
-        block_call_text(call, text, sizeof(text)), t->timeout, missing, t->mesh.size, names);
+        block_call_text(call, text, sizeof(text)), t->timeout, missing, t->mesh.size,
+        board_tell(lines_board(t->lines), absent, NULL, where, sizeof(where)));
     lines_abort(t->lines, sherd_error());
     return st;
 }
@@ -117,7 +117,7 @@ static int work(struct tcp *t, int r, const struct block_call *call, const struc
 {
     struct leg *leg = &t->legs[r];
     size_t head = sizeof(leg->theirs);
-    char text[128];
+    char text[256];
     ssize_t n = 1, pushed = 1;
     while (pushed > 0 && leg->sent < out_bytes(part)) {
         pushed = push(leg, call, part);
@@ -157,6 +157,7 @@ static int exchange(struct mesh *mesh, const struct block_call *call, const stru
 {
     struct tcp *t = (struct tcp *)mesh;
     double since = clock_seconds();
+    uint64_t pulse = 0;
     SHERD_TRY(lines_check(t->lines));
     for (int r = 0; r < mesh->size; r++)
         t->legs[r].sent = t->legs[r].got = 0;
@@ -169,10 +170,12 @@ static int exchange(struct mesh *mesh, const struct block_call *call, const stru
         if (n == 0)
             return SHERD_OK;
         double now = clock_seconds();
-        if (moved)
+        uint64_t seen = board_pulse(lines_board(t->lines), mesh->rank);
+        if (moved || seen != pulse)
             since = now;
         else if (now - since >= t->timeout)
             return timed_out(t, call, parts);
+        pulse = seen;
         int all = n + lines_poll(t->lines, t->polls + n), ready = 0;
         int news = poll(t->polls, (nfds_t)all, (int)(SLICE_SECONDS * 1e3));
         for (int i = 0; i < n; i++)
@@ -193,6 +196,7 @@ static void tcp_destroy(struct tcp *t)
     mesh_finish(&t->mesh);
     mem_free(t->legs);
     mem_free(t->polls);
+    mem_free(t->absent);
     mem_free(t);
 }
 
@@ -214,10 +218,11 @@ static int join(struct sherd_comm *comm, struct lines *lines, uint32_t channel, 
     t->timeout = comm->timeout;
     t->legs = mem_zalloc(size, sizeof(*t->legs));
     t->polls = mem_zalloc(2 * size, sizeof(*t->polls));
+    t->absent = mem_zalloc(size, 1);
     socks = mem_zalloc(size, sizeof(*socks));
     for (size_t r = 0; t->legs && r < size; r++)
         t->legs[r].sock = -1;
-    if (!t->legs || !t->polls || !socks) {
+    if (!t->legs || !t->polls || !t->absent || !socks) {
         st = SHERD_ENOMEM;
         goto out;
     }
@@ -276,6 +281,21 @@ static int tcp_check(struct sherd_comm *comm)
     return lines_check(((struct tcp *)comm->impl)->lines);
 }
 
+static struct board *tcp_board(struct sherd_comm *comm)
+{
+    return lines_board(((struct tcp *)comm->impl)->lines);
+}
+
+static uint64_t tcp_pulse(struct sherd_comm *comm)
+{
+    return board_pulse(tcp_board(comm), comm->world.rank);
+}
+
+static const char *tcp_tell(struct sherd_comm *comm, char *buf, size_t bytes)
+{
+    return board_tell_all(tcp_board(comm), buf, bytes);
+}
+
 static void tcp_close(struct sherd_comm *comm)
 {
     tcp_destroy(comm->impl);
@@ -293,4 +313,7 @@ const struct comm_ops comm_tcp = {
     .abort = tcp_abort,
     .close = tcp_close,
     .check = tcp_check,
+    .board = tcp_board,
+    .pulse = tcp_pulse,
+    .tell = tcp_tell,
 };

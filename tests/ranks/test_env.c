@@ -11,8 +11,8 @@
 #include <sherd/comm.h>
 
 static const char *const names[] = { "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "LOCAL_SIZE",
-    "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SHERD_JOB",
-    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MASTER_ADDR", "MASTER_PORT", "SHERD_MEET", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+    "SHERD_JOB", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
     "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "MV2_COMM_WORLD_RANK",
     "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", "MPIRUN_ID", "PMI_RANK",
     "PMI_SIZE", "PMI_JOBID", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "SLURM_PROCID", "SLURM_NTASKS",
@@ -139,6 +139,28 @@ static void test_wrong_numbers_are_refused(void **state)
     refuse("RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=8", "world of 4");
 }
 
+static void at(const char *vars, const char *master, int port)
+{
+    struct sherd_world w;
+    ASSERT_OK(world_of(vars, &w));
+    assert_string_equal(w.master, master);
+    assert_int_equal(w.port, port);
+}
+
+static void test_where_rank_0_is(void **state)
+{
+    (void)state;
+    at("", "", 0);
+    at(TORCHRUN, "h", 29500);
+    at("RANK=1 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1", "10.0.0.1", 29500);
+    at("RANK=1 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 MASTER_PORT=7", "10.0.0.1", 7);
+    at("RANK=1 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 MASTER_PORT=7 SHERD_MEET=fe80::1:8", "fe80::1", 8);
+    at(OMPI " MASTER_ADDR=h2", "h2", 29500);
+    refuse("RANK=1 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=70000", "port 70000");
+    refuse("RANK=1 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=x", "MASTER_PORT is 'x'");
+    refuse("RANK=1 WORLD_SIZE=2 SHERD_MEET=h", "SHERD_MEET is 'h'");
+}
+
 static void test_long_job_names_stay_apart(void **state)
 {
     (void)state;
@@ -162,6 +184,7 @@ int main(void)
         cmocka_unit_test(test_slurm),
         cmocka_unit_test(test_half_sets_are_refused),
         cmocka_unit_test(test_wrong_numbers_are_refused),
+        cmocka_unit_test(test_where_rank_0_is),
         cmocka_unit_test(test_long_job_names_stay_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

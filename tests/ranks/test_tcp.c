@@ -17,7 +17,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "comm/lines.h"
+#include "comm/board.h"
 #include "comm/meet_tcp.h"
 #include "comm/net.h"
 #include "comm/ops.h"
@@ -123,28 +123,59 @@ static void test_failures_are_told(void **state)
     t_kind(NULL);
 }
 
-/* ---- news ---- */
+/* ---- the board ---- */
 
-static void news(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+/* What a rank pins comes to the boards of all others, whole, and a wait lasts as long as somebody pins. */
+static void pins(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
 {
-    (void)ctx, (void)dev, (void)comm;
-    struct lines *lines;
-    struct sherd_world world = comm->world;
-    int n = 0, heard = -1;
-    world.port = *(const int *)ctx;
-    T_OK(lines_open(&lines, &world, 20));
-    for (int i = 0; i < 2000; i++) {
-        int word = 1000 * rank + i;
-        lines_tell(lines, &word, sizeof(word));
+    (void)ctx, (void)dev;
+    struct board *board = comm_board(comm);
+    struct board_note note = { 0 };
+    double figures[BOARD_FIGURES] = { 0 };
+    int size = sherd_comm_size(comm);
+    for (int i = 1; i <= 100; i++) {
+        struct board_place place = { .step = 7, .done = i };
+        snprintf(place.text, sizeof(place.text), "%d:%d", rank, i);
+        T_EQ(comm_at(comm, &place), 0);
     }
-    for (int r = 0; r < world.size; r++) {
-        for (double end = clock_seconds() + 10;
-             r != rank && heard != 1000 * r + 1999 && clock_seconds() < end;)
-            n = (int)lines_heard(lines, r, &heard, sizeof(heard));
-        T_TRUE(r == rank || (n == (int)sizeof(heard) && heard == 1000 * r + 1999));
+    figures[0] = rank;
+    board_show(board, rank, 6, figures);
+    for (int r = 0; r < size; r++) {
+        for (double end = clock_seconds() + 10; board_pinned(board, r) < 100 && clock_seconds() < end;)
+            pause_ms(5);
+        char want[64], name[128];
+        for (int k = 0; k < BOARD_TRAIL; k++) {
+            snprintf(want, sizeof(want), "%d:%d", r, 100 - k);
+            T_TRUE(board_read(board, r, k, &note));
+            T_STR(note.place.text, want);
+            T_NEAR(note.seconds, clock_seconds(), 15);
+        }
+        T_EQ(board_look(board, r, figures), 6);
+        T_EQ(figures[0], r);
+        T_HAS(board_name(board, r, name, sizeof(name)), "pid ");
     }
     T_OK(sherd_comm_barrier(comm));
-    lines_drop(lines);
+}
+
+static void one_is_slow(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    (void)ctx, (void)dev;
+    for (int i = 0; rank == 1 && i < 20; i++) {
+        pause_ms(100);
+        comm_beat(comm);
+    }
+    T_OK(sherd_comm_barrier(comm));
+}
+
+static void test_the_board_is_carried(void **state)
+{
+    (void)state;
+    t_kind("tcp");
+    t_ranks(3, T_PROCESSES, pins, NULL);
+    t_limits(30, 1);
+    t_ranks(3, T_PROCESSES, one_is_slow, NULL);
+    t_limits(0, 0);
+    t_kind(NULL);
 }
 
 static int free_port(void)
@@ -154,15 +185,6 @@ static int free_port(void)
     struct net_address here = net_here(sock);
     close(sock);
     return net_port(&here);
-}
-
-static void test_news_of_places(void **state)
-{
-    (void)state;
-    int port = free_port();
-    t_kind("tcp");
-    t_ranks(3, T_PROCESSES, news, &port);
-    t_kind(NULL);
 }
 
 /* ---- meeting ---- */
@@ -404,7 +426,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_failures_are_told),
-        cmocka_unit_test(test_news_of_places),
+        cmocka_unit_test(test_the_board_is_carried),
         cmocka_unit_test(test_all_get_the_list),
         cmocka_unit_test(test_missing_ranks_are_named),
         cmocka_unit_test(test_a_loopback_name_is_told),
