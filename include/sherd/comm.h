@@ -18,7 +18,7 @@ struct sherd_world {
     int rank, size;             /* over the whole job */
     int local_rank, local_size; /* on this host */
     char job[128];              /* names the job: ranks of different jobs never meet */
-    char source[64]; /* where this was learnt: "torchrun", "Open MPI", "Slurm", "single process" ... */
+    char source[64];  /* where this was learnt: "torchrun", "Open MPI", "Slurm", "single process" ... */
     char master[128]; /* name or address of the host of rank 0, "" = not told; needed by several hosts */
     int port;         /* where rank 0 waits for the others there */
 };
@@ -40,8 +40,8 @@ struct sherd_comm_desc {
 
 /* Opens the communicator that suits the device: a world of one needs none, CPU ranks of one host share
  * memory, those of several hosts use TCP, or MPI where that started them and tells no address of rank 0; GPU
- * ranks use NCCL. ECONFIG for a kind that cannot be. Collective: returns when all ranks have come, ETIMEOUT naming those
- * that have not. The caller owns *out; the device must outlive it. */
+ * ranks use NCCL. ECONFIG for a kind that cannot be. Collective: returns when all ranks have come, ETIMEOUT
+ * naming those that have not. The caller owns *out; the device must outlive it. */
 SHERD_API int sherd_comm_open(
     struct sherd_comm **out, struct sherd_device *dev, const struct sherd_comm_desc *desc);
 

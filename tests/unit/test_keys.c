@@ -31,6 +31,7 @@ static const struct sample samples[] = {
     SAMPLE(run, threads, "3", "3"),
     SAMPLE(run, seed, "1_000", "1000"),
     SAMPLE(run, resume, "auto", "auto"),
+    SAMPLE(run, comm, "tcp", "tcp"),
     SAMPLE(run, timeout, "2m", "120"),
     SAMPLE(model, family, "gpt2", "gpt2"),
     SAMPLE(model, vocab, "50257", "50257"),
