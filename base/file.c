@@ -9,9 +9,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -21,6 +23,23 @@
 #include "base/status.h"
 
 #define FIRST_READ_BYTES 4096 /* for files that do not know their size, as pipes */
+
+static _Atomic(file_hook_fn) hook;
+
+void file_hook(file_hook_fn fn)
+{
+    atomic_store(&hook, fn);
+}
+
+int file_may(const char *call, const char *path, size_t *bytes)
+{
+    size_t any = 0;
+    file_hook_fn fn = atomic_load_explicit(&hook, memory_order_acquire);
+    int err = fn ? fn(call, path, bytes ? bytes : &any) : 0;
+    if (err)
+        errno = err;
+    return err == 0;
+}
 
 /* "cannot VERB 'path': reason", from errno. */
 static int io_fail(const char *verb, const char *path)
@@ -86,8 +105,42 @@ int file_open_read(int *fd, const char *path)
 
 int file_open_new(int *fd, const char *path)
 {
-    *fd = open_retry(path, O_RDWR | O_CREAT | O_EXCL);
+    *fd = file_may("create", path, NULL) ? open_retry(path, O_RDWR | O_CREAT | O_EXCL) : -1;
     return *fd < 0 ? io_fail("create", path) : SHERD_OK;
+}
+
+/* Made first and asked for O_DIRECT after: a file system that refuses it may have made the file all the same.
+ */
+int file_open_direct(int *fd, int *direct, const char *path)
+{
+    SHERD_TRY(file_open_new(fd, path));
+    *direct = fcntl(*fd, F_SETFL, O_DIRECT) == 0;
+    return SHERD_OK;
+}
+
+int file_reserve(int fd, uint64_t bytes, const char *path)
+{
+    int r = -1;
+    if (bytes == 0)
+        return SHERD_OK;
+    if (!file_may("reserve", path, NULL))
+        return io_fail("reserve space for", path);
+    do
+        r = fallocate(fd, 0, 0, (off_t)bytes);
+    while (r != 0 && errno == EINTR);
+    if (r != 0 && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL)
+        return io_fail("reserve space for", path);
+    return SHERD_OK;
+}
+
+int file_cut(int fd, uint64_t bytes, const char *path)
+{
+    int r = -1;
+    if (file_may("cut", path, NULL))
+        do
+            r = ftruncate(fd, (off_t)bytes);
+        while (r != 0 && errno == EINTR);
+    return r != 0 ? io_fail("set the size of", path) : SHERD_OK;
 }
 
 int file_pread(int fd, void *buf, size_t bytes, uint64_t offset, const char *path)
@@ -113,7 +166,10 @@ int file_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset, const ch
 {
     size_t done = 0;
     while (done < bytes) {
-        ssize_t n = pwrite(fd, (const char *)buf + done, bytes - done, (off_t)(offset + done));
+        size_t part = bytes - done;
+        ssize_t n = -1;
+        if (file_may("write", path, &part))
+            n = pwrite(fd, (const char *)buf + done, part, (off_t)(offset + done));
         if (n < 0 && errno == EINTR)
             continue;
         if (n == 0)
@@ -127,19 +183,21 @@ int file_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset, const ch
 
 int file_sync(int fd, const char *path)
 {
-    int r;
-    do
-        r = fsync(fd);
-    while (r != 0 && errno == EINTR);
+    int r = -1;
+    if (file_may("sync", path, NULL))
+        do
+            r = fsync(fd);
+        while (r != 0 && errno == EINTR);
     return r != 0 ? io_fail("sync", path) : SHERD_OK;
 }
 
 int file_close(int fd, const char *path)
 {
+    if (fd < 0)
+        return SHERD_OK;
     /* An interrupted close has closed the file on Linux; it must not be repeated. */
-    if (fd >= 0 && close(fd) != 0 && errno != EINTR)
-        return io_fail("close", path);
-    return SHERD_OK;
+    int r = close(fd);
+    return r != 0 && errno != EINTR ? io_fail("close", path) : SHERD_OK;
 }
 
 /* Reads to the end; the size that the file states is only a first guess. */
@@ -247,6 +305,11 @@ int file_is_dir(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+static int make_dir(const char *path)
+{
+    return file_may("mkdir", path, NULL) ? mkdir(path, 0777) : -1;
+}
+
 int file_mkdirs(const char *path)
 {
     char *part = mem_strdup(path);
@@ -258,7 +321,7 @@ int file_mkdirs(const char *path)
             continue;
         char was = *p;
         *p = '\0';
-        if (*part && mkdir(part, 0777) != 0 && !(errno == EEXIST && file_is_dir(part))) {
+        if (*part && !file_is_dir(part) && make_dir(part) != 0 && !(errno == EEXIST && file_is_dir(part))) {
             st = io_fail("make the folder", part);
             break;
         }
@@ -276,7 +339,8 @@ int file_sync_dir(const char *path)
     if (fd < 0)
         return io_fail("open the folder", path);
     int st = SHERD_OK;
-    if (fsync(fd) != 0 && errno != EINVAL) /* EINVAL: a file system that has nothing to sync for folders */
+    if ((!file_may("sync", path, NULL) || fsync(fd) != 0) &&
+        errno != EINVAL) /* EINVAL: a file system that has nothing to sync for folders */
         st = io_fail("sync the folder", path);
     SHERD_KEEP(st, file_close(fd, path));
     return st;
@@ -284,13 +348,18 @@ int file_sync_dir(const char *path)
 
 int file_rename(const char *from, const char *to)
 {
-    if (rename(from, to) == 0)
+    if (file_may("rename", to, NULL) && rename(from, to) == 0)
         return SHERD_OK;
     int err = errno;
     int status = err == ENOENT                       ? SHERD_ENOTFOUND
                  : err == EEXIST || err == ENOTEMPTY ? SHERD_EEXISTS
                                                      : SHERD_EIO;
     return SHERD_FAIL(status, "cannot rename '%s' to '%s': %s", from, to, strerror(err));
+}
+
+static int remove_at(int at, const char *name, int flags, const char *path)
+{
+    return file_may("remove", path, NULL) ? unlinkat(at, name, flags) : -1;
 }
 
 /* Everything below the folder `name` of `at`; `path` is for messages. Links are removed, never followed. */
@@ -310,7 +379,7 @@ static int empty_dir(int at, const char *name, const char *path)
         const char *child = entry->d_name;
         if (strcmp(child, ".") == 0 || strcmp(child, "..") == 0)
             continue;
-        if (unlinkat(fd, child, 0) == 0 || errno == ENOENT)
+        if (remove_at(fd, child, 0, path) == 0 || errno == ENOENT)
             continue;
         if (errno != EISDIR && errno != EPERM) {
             st = io_fail("remove what is in", path);
@@ -318,7 +387,7 @@ static int empty_dir(int at, const char *name, const char *path)
         }
         char *below = mem_printf("%s/%s", path, child);
         st = below ? empty_dir(fd, child, below) : SHERD_ENOMEM;
-        if (st == SHERD_OK && unlinkat(fd, child, AT_REMOVEDIR) != 0 && errno != ENOENT)
+        if (st == SHERD_OK && remove_at(fd, child, AT_REMOVEDIR, below) != 0 && errno != ENOENT)
             st = io_fail("remove the folder", below);
         mem_free(below);
     }
@@ -342,9 +411,9 @@ int file_remove_tree(const char *path)
             st = io_fail("examine", p);
     } else if (S_ISDIR(info.st_mode)) {
         st = empty_dir(AT_FDCWD, p, p);
-        if (st == SHERD_OK && rmdir(p) != 0 && errno != ENOENT)
+        if (st == SHERD_OK && remove_at(AT_FDCWD, p, AT_REMOVEDIR, p) != 0 && errno != ENOENT)
             st = io_fail("remove the folder", p);
-    } else if (unlink(p) != 0 && errno != ENOENT) {
+    } else if (remove_at(AT_FDCWD, p, 0, p) != 0 && errno != ENOENT) {
         st = io_fail("remove", p);
     }
     mem_free(p);
@@ -419,4 +488,43 @@ int file_free_space(uint64_t *out, const char *path)
     mem_free(p);
     *out = (uint64_t)info.f_bavail * info.f_frsize;
     return SHERD_OK;
+}
+
+/* What a holder wrote about itself; "" if nothing can be read. */
+static void read_holder(int fd, char *out, size_t bytes)
+{
+    ssize_t n = pread(fd, out, bytes - 1, 0);
+    out[n > 0 ? n : 0] = '\0';
+    out[strcspn(out, "\n")] = '\0';
+}
+
+int file_lock(int *fd, const char *path)
+{
+    char text[256], host[128] = "?";
+    *fd = open_retry(path, O_RDWR | O_CREAT);
+    if (*fd < 0)
+        return io_fail("create", path);
+    int r, st = SHERD_OK;
+    do
+        r = flock(*fd, LOCK_EX | LOCK_NB);
+    while (r != 0 && errno == EINTR);
+    if (r != 0 && errno == EWOULDBLOCK) {
+        read_holder(*fd, text, sizeof(text));
+        st = SHERD_FAIL(SHERD_EEXISTS, "%s is held by %s", path, text[0] ? text : "another process");
+    } else if (r != 0) {
+        int none = errno == EOPNOTSUPP || errno == ENOLCK || errno == ENOSYS;
+        st = none ? SHERD_FAIL(SHERD_EUNSUPPORTED, "%s: this file system has no locks", path)
+                  : io_fail("lock", path);
+    } else {
+        (void)gethostname(host, sizeof(host) - 1);
+        int n = snprintf(text, sizeof(text), "process %ld on %s\n", (long)getpid(), host);
+        st = file_cut(*fd, 0, path);
+        if (st == SHERD_OK)
+            st = file_pwrite(*fd, text, (size_t)n, 0, path);
+    }
+    if (st != SHERD_OK) {
+        (void)close(*fd);
+        *fd = -1;
+    }
+    return st;
 }

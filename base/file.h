@@ -20,6 +20,14 @@ void file_unmap(struct file_map *map);
 int file_open_read(int *fd, const char *path);
 /* New file (must not exist) for writing, mode 0666 & ~umask. */
 int file_open_new(int *fd, const char *path);
+/* The same past the page cache, where the file system can do that: *direct is 1, and every transfer must then
+ * have buffer, offset and size at multiples of FILE_DIRECT_ALIGN. Elsewhere an ordinary file, *direct 0. */
+#define FILE_DIRECT_ALIGN ((size_t)4096)
+int file_open_direct(int *fd, int *direct, const char *path);
+/* Takes the blocks of a file of this size from the file system, which may then be written without running
+ * out of space. Where the file system has no such thing nothing happens. */
+int file_reserve(int fd, uint64_t bytes, const char *path);
+int file_cut(int fd, uint64_t bytes, const char *path); /* to this size */
 /* Exactly `bytes` bytes at offset, retrying short transfers; reading past the end is EFORMAT "ends early". */
 int file_pread(int fd, void *buf, size_t bytes, uint64_t offset, const char *path);
 int file_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset, const char *path);
@@ -45,5 +53,18 @@ int file_list(char ***names, int *n, const char *path);
 void file_list_free(char **names, int n);
 /* Bytes that an ordinary user can still write where `path` lies. */
 int file_free_space(uint64_t *out, const char *path);
+
+/* Takes `path`, made if need be, for this process until file_close(*fd); the system lets go of it when the
+ * process dies. What stands in the file names the holder, process and host: EEXISTS tells it. EUNSUPPORTED
+ * where the file system has no locks. */
+int file_lock(int *fd, const char *path);
+
+/* The door for tests: asked before every call that changes a file system, by a word for the call ("create",
+ * "write", "sync", "rename", ...) and the path. Returns 0, or the errno with which the call is to fail
+ * instead; a write may be given fewer *bytes, and is then short. NULL takes it away. */
+typedef int (*file_hook_fn)(const char *call, const char *path, size_t *bytes);
+void file_hook(file_hook_fn fn);
+/* 1 if the call may go on; else 0, with errno set. */
+int file_may(const char *call, const char *path, size_t *bytes);
 
 #endif

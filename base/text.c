@@ -363,3 +363,11 @@ const char *text_human_seconds(double seconds, char buf[32])
         snprintf(buf, 32, "%llds", s);
     return buf;
 }
+
+const char *text_took(double seconds, char buf[32])
+{
+    if (!(seconds >= 0 && seconds < 59.95))
+        return text_human_seconds(seconds, buf);
+    snprintf(buf, 32, "%.1fs", seconds);
+    return buf;
+}
