@@ -23,6 +23,9 @@ struct ckpt_meta {
     int n_states;
     const char *export_json; /* config.json for exports, or NULL */
     const char *extra;       /* JSON object, or NULL */
+    uint64_t run;            /* whose checkpoint it is: kept over resumes; 0 = not known */
+    int has_loss, nonfinite; /* nonfinite: some value is; set by saving */
+    double loss;             /* on the validation data after this step, if has_loss */
 };
 
 /* The views hold at least this rank's slice of every segment: the weight of each, and for TRAINED segments
@@ -38,10 +41,40 @@ struct ckpt_job {
     uint64_t bytes_read;   /* load: by this rank, with headers and manifest */
 };
 
+/* Which checkpoints of a run stay when a new one is there; the others go. Those of other runs, broken ones
+ * and the newest one with finite values always stay. */
+struct ckpt_keep {
+    int64_t newest; /* this many; 0 = all stay */
+    int64_t every;  /* those whose step is a multiple; 0 = none */
+    int64_t best;   /* this many by validation loss; 0 = none */
+};
+
 /* Collective. Writes `dir`/step-%08d: all ranks write into a folder with a temporary name, sync and sum
  * their files, agree, rank 0 writes the manifest, one rename makes the checkpoint exist; then `dir`/latest.
  * On failure every rank gets a status, the temporary folder is removed and older checkpoints are intact. */
 int ckpt_save(const struct ckpt_job *job, const char *dir);
+
+/* The same in parts, so that training goes on beside the writing. One for each rank, used for save after
+ * save. `buffer` bytes of host memory hold what is on its way: with less than ckpt_job_bytes, starting a save
+ * waits until the rest is written; 0 = a few pieces. */
+struct ckpt_saver;
+int ckpt_saver_create(
+    struct ckpt_saver **out, struct sherd_comm *comm, struct sherd_device *dev, uint64_t buffer);
+/* Waits for what this rank is writing; a save that was not finished leaves its temporary folder. */
+void ckpt_saver_destroy(struct ckpt_saver *saver); /* NULL is fine */
+/* Collective. Queues the copies off the device and returns; the layout and its names stay, the views may be
+ * changed by work that waits for *taken (not NULL). One save at a time. keep: rotate after it; or NULL. */
+int ckpt_saver_start(struct ckpt_saver *saver, const struct ckpt_job *job, const char *dir,
+    const struct ckpt_keep *keep, struct sherd_event **taken);
+/* Collective. Takes the next step if all ranks have come to it: none waits for a disk. *busy is 0 when the
+ * save is over, and the status then says how; also 0 when none was under way. */
+int ckpt_saver_poll(struct ckpt_saver *saver, int *busy);
+/* Collective. The same to the end. */
+int ckpt_saver_wait(struct ckpt_saver *saver);
+int ckpt_saver_busy(const struct ckpt_saver *saver); /* a save is under way; the same on all ranks */
+
+/* Collective. Bytes of the files that a save of the job writes: this rank's, and all. */
+int ckpt_job_bytes(const struct ckpt_job *job, uint64_t *mine, uint64_t *all);
 
 /* Collective. Fills the views from a step folder written at any world and stage; each rank reads only what
  * it needs. Every tensor must be there with the right shape, nothing may be left over; missing states of a
@@ -49,8 +82,10 @@ int ckpt_save(const struct ckpt_job *job, const char *dir);
  * type than its view has is converted. Padding is left alone. Sets job->meta and job->bytes_read. */
 int ckpt_load(struct ckpt_job *job, const char *path);
 
-/* Removes all but the newest `keep` complete checkpoints of dir, and temporary folders left by a run that
- * died; keep = 0 keeps all checkpoints. One rank calls it. */
-int ckpt_rotate(const char *dir, int64_t keep);
+/* Removes what does not stay, for the run of that id (0: checkpoints of unknown runs), and what ckpt_tidy
+ * does. One rank calls it. */
+int ckpt_rotate(const char *dir, const struct ckpt_keep *keep, uint64_t run);
+/* Removes temporary folders left by a run that died, and settles step folders that were being replaced. */
+int ckpt_tidy(const char *dir);
 
 #endif

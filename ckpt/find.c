@@ -66,7 +66,7 @@ int ckpt_list_steps(struct ckpt_step **out, int *n, const char *dir)
     return SHERD_OK;
 }
 
-int ckpt_check_step(const char *dir, const struct ckpt_step *step)
+int ckpt_check_step(const char *dir, const struct ckpt_step *step, struct ckpt_note *note)
 {
     struct sherd_ckpt *ckpt;
     char *path = ckpt_join(dir, step->name);
@@ -78,6 +78,9 @@ int ckpt_check_step(const char *dir, const struct ckpt_step *step)
     if (ckpt->manifest.meta.step != step->step)
         st = SHERD_FAIL(SHERD_EFORMAT, "%s/%s: its manifest is that of step %lld", dir, step->name,
             (long long)ckpt->manifest.meta.step);
+    const struct ckpt_meta *meta = &ckpt->manifest.meta;
+    if (note)
+        *note = (struct ckpt_note){ meta->run, meta->nonfinite, meta->has_loss, meta->loss };
     sherd_ckpt_close(ckpt);
     return st;
 }
@@ -88,7 +91,15 @@ static int find_below(char **path, const char *dir)
     int n, st = SHERD_OK;
     SHERD_TRY(ckpt_list_steps(&steps, &n, dir));
     for (int i = 0; i < n; i++) {
-        st = ckpt_check_step(dir, &steps[i]);
+        struct ckpt_note note;
+        st = ckpt_check_step(dir, &steps[i], &note);
+        if (st == SHERD_OK && note.nonfinite) {
+            log_warn(
+                "skipping checkpoint %s: it holds values that are infinite or not a number; name it itself "
+                "to use it all the same",
+                steps[i].name);
+            continue;
+        }
         if (st == SHERD_OK) {
             *path = ckpt_join(dir, steps[i].name);
             st = *path ? SHERD_OK : SHERD_ENOMEM;
@@ -99,8 +110,8 @@ static int find_below(char **path, const char *dir)
         log_warn("skipping checkpoint %s: %s", steps[i].name, sherd_error());
     }
     if (n)
-        st = SHERD_FAIL(
-            SHERD_ENOTFOUND, "%s: none of its %d checkpoints is complete (the warnings say why)", dir, n);
+        st = SHERD_FAIL(SHERD_ENOTFOUND,
+            "%s: none of its %d checkpoints is complete and finite (the warnings say why)", dir, n);
     else
         st = SHERD_FAIL(SHERD_ENOTFOUND,
             "%s: no checkpoint (looked for %s/" CKPT_STEP_PREFIX "*/" CKPT_MANIFEST ")", dir, dir);

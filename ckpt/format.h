@@ -10,7 +10,8 @@
 #include <stdint.h>
 
 #define CKPT_FORMAT "sherd-checkpoint" /* member "format" of the manifest */
-#define CKPT_VERSION 1                 /* written; readers refuse newer ones */
+#define CKPT_VERSION 2                 /* written; readers refuse newer ones */
+#define CKPT_VERSION_BLOCKS 2          /* from this one on files have sums of blocks */
 
 #define CKPT_MANIFEST "manifest.json"
 #define CKPT_LATEST "latest"
@@ -53,7 +54,27 @@ enum ckpt_kind { CKPT_WEIGHTS, CKPT_STATES, CKPT_KINDS };
 #define CKPT_SHARD_BYTES UINT64_C(5000000000)
 #define CKPT_MAX_SHARDS 99999
 
-/* Buffers: the memory of a save, load, merge or verify beside headers and the manifest. */
+/* Files are summed in blocks, so that who reads a part can check that part. All files of a checkpoint have
+ * blocks of one size: a power of two, the smallest with which none has more than CKPT_BLOCKS_WANTED. */
+#define CKPT_BLOCK_LEAST ((uint64_t)4096)
+#define CKPT_BLOCK_MOST ((uint64_t)2 << 20)
+#define CKPT_BLOCKS_WANTED 4096
+static inline uint64_t ckpt_block_bytes(uint64_t largest_file)
+{
+    uint64_t block = CKPT_BLOCK_LEAST;
+    while (block < CKPT_BLOCK_MOST && largest_file > block * CKPT_BLOCKS_WANTED)
+        block *= 2;
+    return block;
+}
+static inline uint64_t ckpt_blocks(uint64_t file_bytes, uint64_t block)
+{
+    return file_bytes / block + (file_bytes % block != 0);
+}
+
+/* What is written at a time: a multiple of any block. */
+#define CKPT_SLAB_BYTES ((size_t)2 << 20)
+
+/* Buffers: the memory of a load, merge or verify beside headers and the manifest. */
 #define CKPT_STAGING_BYTES ((size_t)8 << 20)
 
 #endif

@@ -64,10 +64,10 @@ static int remove_leftovers(const char *dir)
 static int settle_aside(const char *dir, const struct ckpt_step *aside, const struct ckpt_step *in_place)
 {
     char name[CKPT_NAME_BYTES];
-    int successor = in_place ? ckpt_check_step(dir, in_place) : SHERD_ENOTFOUND;
+    int successor = in_place ? ckpt_check_step(dir, in_place, NULL) : SHERD_ENOTFOUND;
     if (successor == SHERD_OK)
         return remove_step(dir, aside);
-    int st = ckpt_check_step(dir, aside);
+    int st = ckpt_check_step(dir, aside, NULL);
     if (ckpt_is_broken(st))
         return remove_step(dir, aside);
     SHERD_TRY(st);
@@ -98,28 +98,83 @@ static int settle_one(const char *dir, int *more)
     return st;
 }
 
-int ckpt_rotate(const char *dir, int64_t keep)
+int ckpt_tidy(const char *dir)
 {
-    struct ckpt_step *steps;
-    int n, st = SHERD_OK;
-    int64_t kept = 0;
-    if (keep < 0)
-        return SHERD_FAIL(
-            SHERD_EINVAL, "checkpoints to keep must be 0 (all) or more, not %lld", (long long)keep);
     SHERD_TRY(remove_leftovers(dir));
     for (int more = 1; more;)
         SHERD_TRY(settle_one(dir, &more));
-    if (keep == 0)
-        return SHERD_OK;
-    SHERD_TRY(ckpt_list_steps(&steps, &n, dir));
-    for (int i = 0; i < n && st == SHERD_OK; i++) {
-        if (ckpt_check_step(dir, &steps[i]) != SHERD_OK)
+    return SHERD_OK;
+}
+
+/* A step folder and what is known of it. */
+struct candidate {
+    struct ckpt_step step;
+    struct ckpt_note note;
+};
+
+/* The complete checkpoints of this run, newest first. */
+static int list_candidates(
+    struct candidate *out, const char *dir, const struct ckpt_step *steps, int n_steps, uint64_t run)
+{
+    int n = 0;
+    for (int i = 0; i < n_steps; i++) {
+        struct candidate *c = &out[n];
+        c->step = steps[i];
+        if (ckpt_check_step(dir, &steps[i], &c->note) != SHERD_OK)
             log_warn("%s/%s is no complete checkpoint and stays: %s", dir, steps[i].name, sherd_error());
-        else if (kept < keep)
-            kept++;
+        else if (run && c->note.run && c->note.run != run)
+            log_debug("%s/%s is of another run and stays", dir, steps[i].name);
         else
-            st = remove_step(dir, &steps[i]);
+            n++;
     }
+    return n;
+}
+
+/* Of equal losses the newer one is better. */
+static int better(const struct candidate *a, const struct candidate *b)
+{
+    if (!a->note.has_loss || a->note.nonfinite)
+        return 0;
+    return a->note.loss < b->note.loss || (a->note.loss <= b->note.loss && a->step.step > b->step.step);
+}
+
+/* Number i, counted from the newest. */
+static int stays(const struct candidate *all, int n, int i, const struct ckpt_keep *keep)
+{
+    const struct candidate *c = &all[i];
+    int newer_finite = 0, ahead = 0;
+    for (int k = 0; k < i; k++)
+        newer_finite += !all[k].note.nonfinite;
+    for (int k = 0; k < n; k++)
+        ahead += k != i && better(&all[k], c);
+    int last_finite = !c->note.nonfinite && newer_finite == 0;
+    int nth = keep->every > 0 && c->step.step % keep->every == 0;
+    int best = c->note.has_loss && !c->note.nonfinite && ahead < keep->best;
+    return i < keep->newest || last_finite || nth || best;
+}
+
+int ckpt_rotate(const char *dir, const struct ckpt_keep *keep, uint64_t run)
+{
+    struct ckpt_step *steps = NULL;
+    struct candidate *all = NULL;
+    int n_steps, n = 0, st = SHERD_OK;
+    if (keep->newest < 0 || keep->every < 0 || keep->best < 0)
+        return SHERD_FAIL(SHERD_EINVAL, "checkpoints to keep must be 0 or more, not %lld",
+            (long long)MIN(keep->newest, MIN(keep->every, keep->best)));
+    SHERD_TRY(ckpt_tidy(dir));
+    if (keep->newest == 0)
+        return SHERD_OK;
+    SHERD_TRY(ckpt_list_steps(&steps, &n_steps, dir));
+    all = mem_zalloc((size_t)n_steps, sizeof(*all));
+    if (all)
+        n = list_candidates(all, dir, steps, n_steps, run);
+    else
+        st = SHERD_ENOMEM;
+    for (int i = 0; i < n && st == SHERD_OK; i++) {
+        if (!stays(all, n, i, keep))
+            st = remove_step(dir, &all[i].step);
+    }
+    mem_free(all);
     mem_free(steps);
     return st;
 }

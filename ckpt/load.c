@@ -2,12 +2,13 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * Loading: see ckpt/ckpt.h. Rank 0 reads the manifest and looks at the files, all ranks compare it with their
- * layout, then each reads the ranges that its views need. Nothing here depends on the world or stage that
- * wrote the checkpoint.
+ * layout, then each reads the ranges that its views need, in the order of the files, so that no block is read
+ * twice. Nothing here depends on the world or stage that wrote the checkpoint.
  */
 #include "ckpt/ckpt.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <sherd/ops.h>
@@ -19,6 +20,16 @@
 #include "ckpt/open.h"
 #include "ckpt/views.h"
 
+/* A piece of a file and where its values go. */
+struct read {
+    int file;
+    uint64_t offset;
+    int64_t elems;
+    char *to;                        /* device */
+    enum sherd_dtype type, from;     /* in the view, in the file */
+    const struct manifest_tensor *t; /* for messages */
+};
+
 struct load {
     struct ckpt_job *job;
     const char *path;
@@ -26,6 +37,8 @@ struct load {
     struct sherd_ckpt *ckpt;
     int *stored;              /* by tensor of the layout: tensor of the manifest */
     struct shard_span *spans; /* as many as tensors */
+    struct read *reads;
+    int n_reads, cap_reads;
 };
 
 static int open_first(struct load *l, char **text, uint64_t *bytes)
@@ -210,63 +223,111 @@ static void tell(const struct load *l)
             first_converted);
 }
 
-/* Elements [first, first + n) of a stored tensor to the host buffer, in the view's type. */
-static int read_part(struct load *l, struct ferry *ferry, enum sherd_dtype type, int state, int tensor,
-    int64_t first, int64_t n)
+/* Where the elements of a span of a view lie. */
+static int plan_span(struct load *l, const struct shard_view *view, const struct shard_span *span, int state)
 {
-    const struct manifest_tensor *s = &l->ckpt->manifest.tensors[tensor];
-    int64_t overflow;
-    if (state >= 0 || s->type == type)
-        return ckpt_read_raw(l->ckpt, state, tensor, first, n, ferry->host);
-    SHERD_TRY(ckpt_staging(l->ckpt));
-    SHERD_TRY(ckpt_read_raw(l->ckpt, -1, tensor, first, n, l->ckpt->staging));
-    st_convert(ferry->host, type, l->ckpt->staging, s->type, n, &overflow);
-    if (overflow >= 0)
-        return SHERD_FAIL(SHERD_ENONFINITE,
-            "%s: tensor '%s', element %lld is too large for %s: use another type", l->path, s->name,
-            (long long)(first + overflow), sherd_dtype_name(type));
+    const struct manifest_tensor *t = &l->ckpt->manifest.tensors[l->stored[span->tensor]];
+    char *to = (char *)view->data + (size_t)(span->offset - view->first) * sherd_dtype_bytes(view->type);
+    for (int64_t at = 0; at < span->elems;) {
+        struct read r = { .to = to + (size_t)at * sherd_dtype_bytes(view->type),
+            .type = view->type,
+            .from = state < 0 ? t->type : SHERD_F32,
+            .t = t };
+        SHERD_TRY(ckpt_locate(
+            l->ckpt, state, l->stored[span->tensor], span->first + at, &r.file, &r.offset, &r.elems));
+        r.elems = MIN(r.elems, span->elems - at);
+        SHERD_TRY(mem_grow(&l->reads, &l->cap_reads, l->n_reads + 1, sizeof(*l->reads)));
+        l->reads[l->n_reads++] = r;
+        at += r.elems;
+    }
     return SHERD_OK;
 }
 
-static int load_span(
-    struct load *l, struct ferry *ferry, const struct shard_view *view, const struct shard_span *span)
+/* States of what was frozen when it was saved begin at zero. */
+static int zero_span(struct ferry *ferry, const struct shard_view *view, const struct shard_span *span)
 {
-    int tensor = l->stored[span->tensor];
-    int state = strcmp(view->what, CKPT_WEIGHT) ? manifest_state(&l->ckpt->manifest, view->what) : -1;
     size_t size = sherd_dtype_bytes(view->type);
-    char *to = (char *)view->data + (size_t)(span->offset - view->first) * size;
-    if (strcmp(view->what, CKPT_WEIGHT) && l->ckpt->manifest.tensors[tensor].frozen) {
-        SHERD_TRY(sherd_fill(ferry->queue, &(struct sherd_fill){ to, (size_t)span->elems * size, 0 }));
-        return sherd_queue_sync(ferry->queue);
+    return sherd_fill(
+        ferry->queue, &(struct sherd_fill){ (char *)view->data + (size_t)(span->offset - view->first) * size,
+                          (size_t)span->elems * size, 0 });
+}
+
+static int plan_view(struct load *l, struct ferry *ferry, const struct shard_view *v)
+{
+    const struct shard_layout *layout = l->job->layout;
+    const struct manifest *m = &l->ckpt->manifest;
+    int state = strcmp(v->what, CKPT_WEIGHT) ? manifest_state(m, v->what) : -1;
+    int is_weight = !strcmp(v->what, CKPT_WEIGHT);
+    int n =
+        layout_spans(layout, v->unit, v->segment, v->first, v->first + v->elems, l->spans, layout->n_tensors);
+    for (int k = 0; k < n; k++) {
+        if (!is_weight && m->tensors[l->stored[l->spans[k].tensor]].frozen)
+            SHERD_TRY(zero_span(ferry, v, &l->spans[k]));
+        else
+            SHERD_TRY(plan_span(l, v, &l->spans[k], state));
     }
+    return SHERD_OK;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct read *x = a, *y = b;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* n elements at a place of a file to the host buffer, in the view's type. */
+static int read_part(struct load *l, struct ferry *ferry, const struct read *r, uint64_t offset, int64_t n)
+{
+    size_t size = sherd_dtype_bytes(r->from);
+    int64_t overflow;
+    if (r->from == r->type)
+        return ckpt_fetch(l->ckpt, r->file, offset, (size_t)n * size, ferry->host);
+    SHERD_TRY(ckpt_staging(l->ckpt));
+    SHERD_TRY(ckpt_fetch(l->ckpt, r->file, offset, (size_t)n * size, l->ckpt->staging));
+    st_convert(ferry->host, r->type, l->ckpt->staging, r->from, n, &overflow);
+    if (overflow >= 0)
+        return SHERD_FAIL(SHERD_ENONFINITE,
+            "%s: tensor '%s', %lld elements behind byte %llu of its file: a value is too large for %s: use "
+            "another type",
+            l->path, r->t->name, (long long)overflow, (unsigned long long)offset, sherd_dtype_name(r->type));
+    return SHERD_OK;
+}
+
+static int read_one(struct load *l, struct ferry *ferry, const struct read *r)
+{
     int64_t most = (int64_t)(CKPT_STAGING_BYTES / sizeof(float));
-    for (int64_t at = 0; at < span->elems; at += most) {
-        int64_t n = MIN(span->elems - at, most);
-        SHERD_TRY(read_part(l, ferry, view->type, state, tensor, span->first + at, n));
-        SHERD_TRY(ferry_in(ferry, to + (size_t)at * size, (size_t)n * size));
+    size_t to = sherd_dtype_bytes(r->type), from = sherd_dtype_bytes(r->from);
+    for (int64_t at = 0; at < r->elems; at += most) {
+        int64_t n = MIN(r->elems - at, most);
+        int st = read_part(l, ferry, r, r->offset + (uint64_t)at * from, n);
+        if (st == SHERD_OK)
+            st = ferry_in(ferry, r->to + (size_t)at * to, (size_t)n * to);
+        if (st != SHERD_OK)
+            return status_context(st, "tensor '%s'", r->t->name);
     }
     return SHERD_OK;
 }
 
 static int load_views(struct load *l)
 {
-    const struct shard_layout *layout = l->job->layout;
     struct ferry ferry;
     SHERD_TRY(ferry_init(&ferry, l->job->dev));
     int st = SHERD_OK;
-    for (int i = 0; i < l->job->n_views && st == SHERD_OK; i++) {
-        const struct shard_view *v = &l->job->views[i];
-        int n = layout_spans(
-            layout, v->unit, v->segment, v->first, v->first + v->elems, l->spans, layout->n_tensors);
-        for (int k = 0; k < n && st == SHERD_OK; k++)
-            st = load_span(l, &ferry, v, &l->spans[k]);
-    }
+    for (int i = 0; i < l->job->n_views && st == SHERD_OK; i++)
+        st = plan_view(l, &ferry, &l->job->views[i]);
+    if (l->n_reads > 1)
+        qsort(l->reads, (size_t)l->n_reads, sizeof(*l->reads), by_place);
+    for (int i = 0; i < l->n_reads && st == SHERD_OK; i++)
+        st = read_one(l, &ferry, &l->reads[i]);
+    SHERD_KEEP(st, sherd_queue_sync(ferry.queue));
     ferry_finish(&ferry);
     return st;
 }
 
-/* What is wrong with a file's structure is told first, by name; then the ranks together take the sums of all
- * files, each of its share, so that no changed byte is trained on. */
+/* Blocks are checked as they are read. Files of older versions have one sum each: after the structure, whose
+ * faults are told by name, the ranks together take the sums of all files, each of its share. */
 static int load(struct load *l)
 {
     struct sherd_comm *comm = l->job->comm;
@@ -274,6 +335,8 @@ static int load(struct load *l)
     SHERD_TRY(comm_agree(comm, match(l)));
     tell(l);
     SHERD_TRY(comm_agree(comm, load_views(l)));
+    if (ckpt_checks_reads(l->ckpt))
+        return SHERD_OK;
     return comm_agree(comm, ckpt_verify_files(l->ckpt, CKPT_ALL_KINDS, l->rank, sherd_comm_size(comm)));
 }
 
@@ -291,10 +354,11 @@ int ckpt_load(struct ckpt_job *job, const char *path)
         job->bytes_read = l.ckpt->bytes_read;
         if (l.rank == 0)
             log_info("loaded %s: %s by rank 0 in %s", path, text_human_bytes((double)job->bytes_read, bytes),
-                text_human_seconds(clock_seconds() - start, took));
+                text_took(clock_seconds() - start, took));
     }
     sherd_ckpt_close(l.ckpt);
     mem_free(l.stored);
     mem_free(l.spans);
+    mem_free(l.reads);
     return st;
 }

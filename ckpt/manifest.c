@@ -98,6 +98,46 @@ static int parse_states(struct manifest *m, const json_t *root, const char *name
     return SHERD_OK;
 }
 
+/* 16 hex digits. */
+static int parse_hex(const char *text, uint64_t *out)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < 16; i++) {
+        const char *digits = "0123456789abcdef", *at = text[i] ? strchr(digits, text[i]) : NULL;
+        if (!at)
+            return 0;
+        value = value << 4 | (uint64_t)(at - digits);
+    }
+    *out = value;
+    return 1;
+}
+
+/* What came with the second version: the run, how good and how sound the values are, the size of blocks. */
+static int parse_second(struct manifest *m, const json_t *root, const char *name)
+{
+    struct ckpt_meta *meta = &m->meta;
+    const json_t *run = json_object_get(root, "run"), *loss = json_object_get(root, "val_loss");
+    const json_t *finite = json_object_get(root, "finite");
+    int64_t block;
+    if (run && (json_string_length(run) != 16 || !parse_hex(json_string_value(run), &meta->run)))
+        return SHERD_FAIL(SHERD_EFORMAT, "%s: run must be 16 hex digits", name);
+    if (loss && !json_is_number(loss))
+        return SHERD_FAIL(SHERD_EFORMAT, "%s: val_loss must be a number", name);
+    if (finite && !json_is_boolean(finite))
+        return SHERD_FAIL(SHERD_EFORMAT, "%s: member 'finite' must be true or false", name);
+    meta->has_loss = loss != NULL;
+    meta->loss = json_number_value(loss);
+    meta->nonfinite = json_is_false(finite);
+    if (m->version < CKPT_VERSION_BLOCKS)
+        return SHERD_OK;
+    SHERD_TRY(json_get_int(root, "block", (int64_t)CKPT_BLOCK_LEAST, (int64_t)CKPT_BLOCK_MOST, name, &block));
+    if (block & (block - 1))
+        return SHERD_FAIL(
+            SHERD_EFORMAT, "%s: block must be a power of two, not %lld", name, (long long)block);
+    m->block = (uint64_t)block;
+    return SHERD_OK;
+}
+
 static int parse_head(struct manifest *m, const json_t *root, const char *name)
 {
     struct ckpt_meta *meta = &m->meta;
@@ -123,9 +163,31 @@ static int parse_head(struct manifest *m, const json_t *root, const char *name)
     if (!st_convertible(meta->param_type))
         return SHERD_FAIL(SHERD_EFORMAT, "%s: param_type '%s' is none of F32, BF16, F16", name, type);
     SHERD_TRY(copy_text(m, optimizer, &meta->optimizer));
+    SHERD_TRY(parse_second(m, root, name));
     SHERD_TRY(get_object_text(m, root, "model", name, &meta->export_json));
     SHERD_TRY(get_object_text(m, root, "extra", name, &meta->extra));
     return parse_states(m, root, name);
+}
+
+static int parse_blocks(struct manifest *m, struct manifest_file *f, const json_t *object, const char *where)
+{
+    const char *text;
+    if (!m->block)
+        return SHERD_OK;
+    SHERD_TRY(json_get_text(object, "blocks", where, &text));
+    uint64_t n = ckpt_blocks(f->bytes, m->block), has = strlen(text);
+    if (has % 16 || has / 16 != n)
+        return SHERD_FAIL(
+            SHERD_EFORMAT, "%s: blocks must be %llu times 16 hex digits", where, (unsigned long long)n);
+    uint64_t *blocks = arena_zalloc(&m->arena, (size_t)n, sizeof(*blocks));
+    if (!blocks)
+        return SHERD_ENOMEM;
+    for (uint64_t i = 0; i < n; i++) {
+        if (!parse_hex(text + 16 * i, &blocks[i]))
+            return SHERD_FAIL(SHERD_EFORMAT, "%s: blocks must be hex digits only", where);
+    }
+    f->blocks = blocks;
+    return SHERD_OK;
 }
 
 static int parse_file(struct manifest *m, const json_t *object, int i, const char *name)
@@ -147,6 +209,7 @@ static int parse_file(struct manifest *m, const json_t *object, int i, const cha
     f->rank = (int)rank;
     f->bytes = (uint64_t)bytes;
     memcpy(f->sum, sum, SUM_TEXT_BYTES);
+    SHERD_TRY(parse_blocks(m, f, object, where));
     manifest_file_name(expected, f->kind, f->rank, m->world);
     if (strcmp(file, expected))
         return SHERD_FAIL(SHERD_EFORMAT, "%s: name '%s' should be '%s'", where, file, expected);

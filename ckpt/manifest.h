@@ -36,6 +36,7 @@ struct manifest_file {
     enum ckpt_kind kind;
     uint64_t bytes;
     char sum[SUM_TEXT_BYTES];
+    const uint64_t *blocks; /* XXH3-64 of each block, ckpt_blocks() many; NULL before CKPT_VERSION_BLOCKS */
 };
 
 /* A name or alias and its tensor. */
@@ -48,6 +49,7 @@ struct manifest {
     struct arena arena; /* owns what a parsed manifest points to */
     int version, world;
     const char *sherd; /* version of the writer */
+    uint64_t block;    /* bytes; 0 before CKPT_VERSION_BLOCKS */
     struct ckpt_meta meta;
     struct manifest_file *files;
     int n_files;

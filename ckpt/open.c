@@ -39,7 +39,7 @@ int ckpt_open_text(struct sherd_ckpt **out, const char *path, const char *text, 
     struct sherd_ckpt *ckpt = mem_zalloc(1, sizeof(*ckpt));
     if (!ckpt || !file)
         SHERD_TRY_OUT(SHERD_ENOMEM);
-    ckpt->fd = ckpt->fd_file = -1;
+    ckpt->fd = ckpt->fd_file = ckpt->window.file = -1;
     SHERD_TRY_OUT(manifest_parse(&ckpt->manifest, text, bytes, file));
     ckpt->bytes_read = bytes;
     ckpt->path = mem_strdup(path);
@@ -118,6 +118,7 @@ void sherd_ckpt_close(struct sherd_ckpt *ckpt)
         (void)file_close(ckpt->fd, ckpt->path);
     mem_free(ckpt->headers);
     mem_free(ckpt->staging);
+    mem_free(ckpt->window.data);
     mem_free(ckpt->path);
     manifest_finish(&ckpt->manifest);
     mem_free(ckpt);
@@ -145,8 +146,7 @@ static int check_meta(
     return SHERD_OK;
 }
 
-/* Makes file `i` the open one. The path is the caller's to free, also on failure. */
-static int use_file(struct sherd_ckpt *ckpt, int i, char **path)
+int ckpt_use_file(struct sherd_ckpt *ckpt, int i, char **path)
 {
     const struct manifest_file *f = &ckpt->manifest.files[i];
     *path = ckpt_join(ckpt->path, f->name);
@@ -163,10 +163,10 @@ static int use_file(struct sherd_ckpt *ckpt, int i, char **path)
     return SHERD_OK;
 }
 
-/* use_file, and its header is at hand. */
+/* ckpt_use_file, and its header is at hand. */
 static int use_header(struct sherd_ckpt *ckpt, int i, char **path)
 {
-    SHERD_TRY(use_file(ckpt, i, path));
+    SHERD_TRY(ckpt_use_file(ckpt, i, path));
     if (ckpt->headers[i])
         return SHERD_OK;
     struct st_header *header = mem_zalloc(1, sizeof(*header));
@@ -210,27 +210,6 @@ static int find_entry(struct sherd_ckpt *ckpt, int i, int state, const struct ma
     return st;
 }
 
-static int read_span(struct sherd_ckpt *ckpt, int state, const struct manifest_tensor *t,
-    const struct manifest_span *span, int64_t first, int64_t n, void *out)
-{
-    int i = ckpt->manifest.file_of[state < 0 ? CKPT_WEIGHTS : CKPT_STATES][span->rank];
-    size_t size = sherd_dtype_bytes(state < 0 ? t->type : SHERD_F32);
-    const struct st_entry *e;
-    char *path = NULL;
-    int st = use_header(ckpt, i, &path);
-    if (st == SHERD_OK)
-        st = find_entry(ckpt, i, state, t, span, path, &e);
-    if (st == SHERD_OK)
-        st = file_pread(
-            ckpt->fd, out, (size_t)n * size, e->begin + (uint64_t)(first - span->first) * size, path);
-    if (st == SHERD_OK)
-        ckpt->bytes_read += (uint64_t)n * size;
-    else
-        status_context(st, "tensor '%s'", t->name);
-    mem_free(path);
-    return st;
-}
-
 /* The span that holds an element. */
 static int span_of(const struct manifest_tensor *t, int64_t element)
 {
@@ -245,15 +224,40 @@ static int span_of(const struct manifest_tensor *t, int64_t element)
     return low;
 }
 
+int ckpt_locate(
+    struct sherd_ckpt *ckpt, int state, int tensor, int64_t element, int *file, uint64_t *offset, int64_t *n)
+{
+    const struct manifest_tensor *t = &ckpt->manifest.tensors[tensor];
+    const struct manifest_span *s = &t->spans[span_of(t, element)];
+    const struct st_entry *e;
+    char *path = NULL;
+    *file = ckpt->manifest.file_of[state < 0 ? CKPT_WEIGHTS : CKPT_STATES][s->rank];
+    int st = ckpt->headers[*file] ? SHERD_OK : use_header(ckpt, *file, &path);
+    if (st == SHERD_OK)
+        st = find_entry(ckpt, *file, state, t, s, ckpt->manifest.files[*file].name, &e);
+    mem_free(path);
+    if (st != SHERD_OK)
+        return status_context(st, "%s", ckpt->path);
+    size_t size = sherd_dtype_bytes(state < 0 ? t->type : SHERD_F32);
+    *offset = e->begin + (uint64_t)(element - s->first) * size;
+    *n = s->first + s->elems - element;
+    return SHERD_OK;
+}
+
 int ckpt_read_raw(struct sherd_ckpt *ckpt, int state, int tensor, int64_t first, int64_t n, void *out)
 {
     const struct manifest_tensor *t = &ckpt->manifest.tensors[tensor];
     size_t size = sherd_dtype_bytes(state < 0 ? t->type : SHERD_F32);
     char *to = out;
-    for (int i = n ? span_of(t, first) : 0; n > 0; i++) {
-        const struct manifest_span *s = &t->spans[i];
-        int64_t m = MIN(n, s->first + s->elems - first);
-        SHERD_TRY(read_span(ckpt, state, t, s, first, m, to));
+    while (n > 0) {
+        int file;
+        uint64_t offset;
+        int64_t m;
+        SHERD_TRY(ckpt_locate(ckpt, state, tensor, first, &file, &offset, &m));
+        m = MIN(m, n);
+        int st = ckpt_fetch(ckpt, file, offset, (size_t)m * size, to);
+        if (st != SHERD_OK)
+            return status_context(st, "tensor '%s'", t->name);
         to += (size_t)m * size;
         first += m;
         n -= m;
@@ -377,7 +381,7 @@ static int verify_file(struct sherd_ckpt *ckpt, int i, struct sum *sum)
     const struct manifest_file *f = &ckpt->manifest.files[i];
     char text[SUM_TEXT_BYTES], *path = NULL;
     int st = SHERD_OK;
-    SHERD_TRY_OUT(use_file(ckpt, i, &path));
+    SHERD_TRY_OUT(ckpt_use_file(ckpt, i, &path));
     for (uint64_t at = 0; at < f->bytes; at += CKPT_STAGING_BYTES) {
         size_t m = (size_t)MIN(f->bytes - at, CKPT_STAGING_BYTES);
         SHERD_TRY_OUT(file_pread(ckpt->fd, ckpt->staging, m, at, path));

@@ -16,7 +16,13 @@ struct sherd_ckpt {
     struct st_header **headers; /* by file, read when first needed; NULL before */
     int fd, fd_file;            /* the file read last; -1 */
     void *staging;              /* CKPT_STAGING_BYTES, made when first needed */
-    uint64_t bytes_read;
+    /* Bytes [begin, end) of a file, whole blocks whose sums were right. */
+    struct {
+        char *data; /* CKPT_STAGING_BYTES, made when first needed */
+        int file;
+        uint64_t begin, end;
+    } window;
+    uint64_t bytes_read; /* from the disk: headers, the manifest, blocks */
 };
 
 /* Text of a step folder's manifest; ENOTFOUND says that the save was not finished. mem_free it. */
@@ -28,6 +34,22 @@ int ckpt_check_files(const struct sherd_ckpt *ckpt);
 /* Recomputes the sums of files first, first + stride, ... that are of one of `kinds` (bit 1 << kind). */
 #define CKPT_ALL_KINDS ((1u << CKPT_KINDS) - 1u)
 int ckpt_verify_files(struct sherd_ckpt *ckpt, unsigned kinds, int first, int stride);
+
+/* 1 if whatever is read is checked on the way, by the sums of blocks; 0 for older versions, whose files have
+ * only a sum as a whole. */
+static inline int ckpt_checks_reads(const struct sherd_ckpt *ckpt)
+{
+    return ckpt->manifest.block > 0;
+}
+/* Makes file `i` the open one. *path is the caller's to free, also on failure. */
+int ckpt_use_file(struct sherd_ckpt *ckpt, int i, char **path);
+/* Bytes [offset, offset + bytes) of a file. Reads whole blocks, checks their sums and keeps the last ones:
+ * what is asked for in the order of the file is read once. ECORRUPT names the file and the place. */
+int ckpt_fetch(struct sherd_ckpt *ckpt, int file, uint64_t offset, size_t bytes, void *out);
+/* Where an element of a tensor lies: its file, the offset there, and how many elements follow it in the same
+ * piece, itself included. */
+int ckpt_locate(
+    struct sherd_ckpt *ckpt, int state, int tensor, int64_t element, int *file, uint64_t *offset, int64_t *n);
 
 /* Reads the headers of all files of a kind and checks them against the manifest. */
 int ckpt_check_headers(struct sherd_ckpt *ckpt, enum ckpt_kind kind);
@@ -46,8 +68,14 @@ struct ckpt_step {
 /* The step folders below dir by descending number, complete or not; mem_free *out. ENOTFOUND if dir is no
  * folder. */
 int ckpt_list_steps(struct ckpt_step **out, int *n, const char *dir);
-/* OK if the step folder is complete; the text says why not. */
-int ckpt_check_step(const char *dir, const struct ckpt_step *step);
+/* What decides whether a checkpoint stays. */
+struct ckpt_note {
+    uint64_t run;
+    int nonfinite, has_loss;
+    double loss;
+};
+/* OK if the step folder is complete; the text says why not. note may be NULL. */
+int ckpt_check_step(const char *dir, const struct ckpt_step *step, struct ckpt_note *note);
 /* 1 for failures that mean that the checkpoint is broken; others (no memory, a newer version, a disk that
  * cannot be read) say nothing of it and are never a reason to pass it over or to remove it. */
 static inline int ckpt_is_broken(int status)

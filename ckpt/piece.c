@@ -125,8 +125,6 @@ static int alloc_list(struct piece_list *list, const struct ckpt_job *job, struc
 int piece_list_init(struct piece_list *list, const struct ckpt_job *job, enum ckpt_kind kind)
 {
     struct shard_span *spans;
-    char *header;
-    size_t header_bytes;
     *list = (struct piece_list){ 0 };
     int st = alloc_list(list, job, &spans);
     if (st == SHERD_OK)
@@ -134,11 +132,9 @@ int piece_list_init(struct piece_list *list, const struct ckpt_job *job, enum ck
     if (st == SHERD_OK)
         st = fill_meta(list, job);
     if (st == SHERD_OK)
-        st = st_header_text(
-            &header, &header_bytes, &list->file_bytes, list->items, list->n, list->meta, PIECE_META);
-    if (st == SHERD_OK)
-        mem_free(header);
-    else
+        st = st_header_text(&list->header, &list->header_bytes, &list->file_bytes, list->items, list->n,
+            list->meta, PIECE_META);
+    if (st != SHERD_OK)
         piece_list_finish(list);
     return st;
 }
@@ -146,6 +142,7 @@ int piece_list_init(struct piece_list *list, const struct ckpt_job *job, enum ck
 void piece_list_finish(struct piece_list *list)
 {
     arena_finish(&list->arena);
+    mem_free(list->header);
     *list = (struct piece_list){ 0 };
 }
 

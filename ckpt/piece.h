@@ -27,6 +27,8 @@ struct piece_list {
     struct piece *pieces;
     struct st_item *items; /* as the header of the file lists the pieces */
     struct st_meta meta[PIECE_META];
+    char *header; /* the first bytes of the file, up to the pieces' */
+    size_t header_bytes;
     uint64_t file_bytes;
 };
 

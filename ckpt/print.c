@@ -42,12 +42,12 @@ static int done(const json_t *object, int bad, const char *what)
 static int print_head(char **out, const struct manifest *m)
 {
     const struct ckpt_meta *meta = &m->meta;
-    char seed[24];
+    char seed[24], run[24];
     int bad = 0, st = SHERD_OK;
     json_t *head = json_object(), *states = json_array();
     snprintf(seed, sizeof(seed), "%llu", (unsigned long long)meta->seed);
     set(head, "format", json_string(CKPT_FORMAT), &bad);
-    set(head, "version", json_integer(CKPT_VERSION), &bad);
+    set(head, "version", json_integer(m->block ? CKPT_VERSION : 1), &bad);
     set(head, "sherd", json_string(sherd_version()), &bad);
     set(head, "step", json_integer(meta->step), &bad);
     set(head, "stage", json_integer(meta->stage), &bad);
@@ -55,6 +55,16 @@ static int print_head(char **out, const struct manifest *m)
     set(head, "tokens_seen", json_integer(meta->tokens_seen), &bad);
     set(head, "samples_seen", json_integer(meta->samples_seen), &bad);
     set(head, "seed", json_string(seed), &bad);
+    if (meta->run) {
+        snprintf(run, sizeof(run), "%016llx", (unsigned long long)meta->run);
+        set(head, "run", json_string(run), &bad);
+    }
+    if (m->block || meta->nonfinite)
+        set(head, "finite", json_boolean(!meta->nonfinite), &bad);
+    if (meta->has_loss)
+        set(head, "val_loss", json_real(meta->loss), &bad);
+    if (m->block)
+        set(head, "block", json_integer((json_int_t)m->block), &bad);
     set(head, "param_type", json_string(st_type_name(meta->param_type)), &bad);
     set(head, "optimizer", json_string(meta->optimizer), &bad);
     for (int i = 0; i < meta->n_states; i++)
@@ -83,15 +93,34 @@ static int put_line(struct text *t, json_t *object, int bad, const char *what, i
     return st;
 }
 
-static int put_file(struct text *t, const struct manifest_file *f, int last)
+/* 16 hex digits a block, one after another. */
+static int set_blocks(json_t *object, const struct manifest_file *f, uint64_t block, int *bad)
 {
-    int bad = 0;
+    size_t n = (size_t)ckpt_blocks(f->bytes, block);
+    char *hex = mem_zalloc(16 * n + 1, 1);
+    if (!hex)
+        return SHERD_ENOMEM;
+    for (size_t i = 0; i < n; i++)
+        snprintf(hex + 16 * i, 17, "%016llx", (unsigned long long)f->blocks[i]);
+    set(object, "blocks", json_string(hex), bad);
+    mem_free(hex);
+    return SHERD_OK;
+}
+
+static int put_file(struct text *t, const struct manifest_file *f, uint64_t block, int last)
+{
+    int bad = 0, st = SHERD_OK;
     json_t *object = json_object();
     set(object, "name", json_string(f->name), &bad);
     set(object, "rank", json_integer(f->rank), &bad);
     set(object, "bytes", json_integer((json_int_t)f->bytes), &bad);
     set(object, "xxh3", json_string(f->sum), &bad);
-    return put_line(t, object, bad, f->name, last);
+    if (block)
+        st = set_blocks(object, f, block, &bad);
+    if (st == SHERD_OK)
+        return put_line(t, object, bad, f->name, last);
+    json_decref(object);
+    return st;
 }
 
 static int put_tensor(struct text *t, const struct manifest_tensor *tensor, int last)
@@ -136,7 +165,7 @@ int manifest_print(char **out, const struct manifest *m)
     text_put(&t, head, open_end(head));
     text_add(&t, ",\n  \"files\": [\n");
     for (int i = 0; i < m->n_files; i++)
-        SHERD_TRY_OUT(put_file(&t, &m->files[i], i == m->n_files - 1));
+        SHERD_TRY_OUT(put_file(&t, &m->files[i], m->block, i == m->n_files - 1));
     text_add(&t, "  ],\n  \"tensors\": [\n");
     for (int i = 0; i < m->n_tensors; i++)
         SHERD_TRY_OUT(put_tensor(&t, &m->tensors[i], i == m->n_tensors - 1));

@@ -2,15 +2,14 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * Saving: see ckpt/ckpt.h. Every rank walks the same way:
- *   plan, agree | rank 0: check, make the temporary folder, agree | write and sync files, agree |
- *   rank 0: manifest, rename, agree
- * Until the rename nothing that a reader looks at has changed.
+ *   plan, agree | rank 0: check, make the temporary folder, agree | stream the files to disk, agree |
+ *   rank 0: manifest, rename, rotation, agree
+ * The third and the fourth part go on beside the caller.
  */
-#include "ckpt/ckpt.h"
+#include "ckpt/save.h"
 
-#include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -19,233 +18,21 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "ckpt/open.h"
-#include "ckpt/piece.h"
 #include "ckpt/views.h"
 
-/* What a rank tells the others about its files. */
-struct report {
-    uint64_t bytes[CKPT_KINDS];
-    char sum[CKPT_KINDS][SUM_TEXT_BYTES];
-    char pad[6];
+#define LOOKS 40 /* for a folder that another rank made */
+#define LOOK_MS 50
+
+struct ckpt_saver {
+    struct sherd_comm *comm;
+    struct stream *stream;
+    enum { IDLE, WRITING, COMMITTING } phase;
+    int told;  /* how files are written */
+    int *busy; /* of all ranks */
+    struct save save;
 };
 
-struct save {
-    const struct ckpt_job *job;
-    const char *dir;
-    int rank, world, n_kinds;
-    struct piece_list lists[CKPT_KINDS];
-    struct report *reports;     /* of all ranks */
-    uint64_t total;             /* bytes of all files */
-    char token[17];             /* makes names of this save unlike those of a dead one */
-    char name[CKPT_NAME_BYTES]; /* of the temporary folder */
-    char *temp, *final;
-};
-
-/* Rank 0: an older checkpoint in this place must be one of the same run. */
-static int check_place(const struct save *s)
-{
-    struct sherd_ckpt *old;
-    const struct shard_layout *layout = s->job->layout;
-    if (!file_exists(s->final))
-        return SHERD_OK;
-    int st = sherd_ckpt_open(&old, s->final);
-    if (ckpt_is_broken(st)) {
-        log_warn("replacing %s, which is not complete: %s", s->final, sherd_error());
-        return SHERD_OK;
-    }
-    SHERD_TRY(st);
-    const struct manifest *m = &old->manifest;
-    int same = m->meta.seed == s->job->meta.seed && m->n_tensors == layout->n_tensors;
-    for (int i = 0; same && i < layout->n_tensors; i++) {
-        int k = manifest_find(m, layout->tensors[i].name);
-        same = k >= 0 && m->tensors[k].elems == layout->tensors[i].elems;
-    }
-    sherd_ckpt_close(old);
-    if (!same)
-        return SHERD_FAIL(SHERD_EEXISTS,
-            "%s holds a checkpoint of another run (its seed or model differ); save to "
-            "another folder or move it away",
-            s->final);
-    return SHERD_OK;
-}
-
-static int check_space(const struct save *s)
-{
-    char need[32], has[32];
-    uint64_t available, manifest = 4096 + 256 * ((uint64_t)s->job->layout->n_tensors + (uint64_t)s->world);
-    SHERD_TRY(file_free_space(&available, s->dir));
-    if (available < s->total + manifest)
-        return SHERD_FAIL(SHERD_EIO,
-            "%s: a checkpoint needs %s, but only %s are free on that file system: free some, "
-            "keep fewer checkpoints, or save elsewhere",
-            s->dir, text_human_bytes((double)(s->total + manifest), need),
-            text_human_bytes((double)available, has));
-    return SHERD_OK;
-}
-
-static int make_token(char token[17])
-{
-    uint64_t bits;
-    if (getrandom(&bits, sizeof(bits), 0) != (ssize_t)sizeof(bits))
-        return SHERD_FAIL(SHERD_EIO, "the system gave no random number for the name of a folder");
-    snprintf(token, 17, "%016llx", (unsigned long long)bits);
-    return SHERD_OK;
-}
-
-/* Rank 0. */
-static int begin(struct save *s)
-{
-    char name[CKPT_NAME_BYTES];
-    SHERD_TRY(file_mkdirs(s->dir));
-    SHERD_TRY(check_place(s));
-    SHERD_TRY(check_space(s));
-    SHERD_TRY(make_token(s->token));
-    ckpt_step_name(name, CKPT_TEMP_PREFIX, s->job->meta.step);
-    snprintf(s->name, sizeof(s->name), "%.40s-%s", name, s->token);
-    s->temp = ckpt_join(s->dir, s->name);
-    return s->temp ? file_mkdirs(s->temp) : SHERD_ENOMEM;
-}
-
-static int write_file(struct save *s, enum ckpt_kind kind, struct ferry *ferry)
-{
-    char name[CKPT_NAME_BYTES];
-    struct st_writer w;
-    const struct piece_list *list = &s->lists[kind];
-    manifest_file_name(name, kind, s->rank, s->world);
-    char *path = ckpt_join(s->temp, name);
-    if (!path)
-        return SHERD_ENOMEM;
-    int st = st_writer_open(&w, path, list->items, list->n, list->meta, PIECE_META);
-    mem_free(path);
-    SHERD_TRY(st);
-    for (int i = 0; i < list->n && st == SHERD_OK; i++) {
-        const struct piece *p = &list->pieces[i];
-        for (size_t at = 0; at < p->bytes && st == SHERD_OK; at += CKPT_STAGING_BYTES) {
-            size_t m = MIN(p->bytes - at, CKPT_STAGING_BYTES);
-            st = ferry_out(ferry, p->data + at, m);
-            if (st == SHERD_OK)
-                st = st_writer_put(&w, ferry->host, m);
-        }
-    }
-    if (st == SHERD_OK)
-        return st_writer_finish(&w, s->reports[s->rank].sum[kind]);
-    st_writer_abort(&w);
-    return st;
-}
-
-static int write_files(struct save *s)
-{
-    struct ferry ferry;
-    if (!s->temp)
-        s->temp = ckpt_join(s->dir, s->name);
-    if (!s->temp)
-        return SHERD_ENOMEM;
-    if (!file_is_dir(s->temp))
-        return SHERD_FAIL(SHERD_EIO,
-            "rank %d cannot see %s, made by rank 0: the folder of checkpoints must lie on "
-            "storage that all ranks share",
-            s->rank, s->temp);
-    SHERD_TRY(ferry_init(&ferry, s->job->dev));
-    int st = SHERD_OK;
-    for (int k = 0; k < s->n_kinds && st == SHERD_OK; k++)
-        st = write_file(s, k, &ferry);
-    if (st == SHERD_OK)
-        st = file_sync_dir(s->temp);
-    ferry_finish(&ferry);
-    return st;
-}
-
-static int fill_files(struct manifest *m, const struct save *s)
-{
-    m->n_files = s->world * s->n_kinds;
-    m->files = arena_zalloc(&m->arena, (size_t)m->n_files, sizeof(*m->files));
-    if (!m->files)
-        return SHERD_ENOMEM;
-    for (int i = 0; i < m->n_files; i++) {
-        struct manifest_file *f = &m->files[i];
-        char name[CKPT_NAME_BYTES];
-        f->kind = (enum ckpt_kind)(i / s->world);
-        f->rank = i % s->world;
-        f->bytes = s->reports[f->rank].bytes[f->kind];
-        memcpy(f->sum, s->reports[f->rank].sum[f->kind], SUM_TEXT_BYTES);
-        manifest_file_name(name, f->kind, f->rank, s->world);
-        f->name = arena_strdup(&m->arena, name);
-        if (!f->name)
-            return SHERD_ENOMEM;
-    }
-    return SHERD_OK;
-}
-
-/* Rank 0: the text of the manifest; it is read again at once, so that nothing unreadable is ever written. */
-static int make_manifest(const struct save *s, char **text)
-{
-    struct manifest m = { .version = CKPT_VERSION, .world = s->world, .meta = s->job->meta }, again;
-    int st = fill_files(&m, s);
-    if (st == SHERD_OK)
-        st = piece_tensors(&m, s->job);
-    if (st == SHERD_OK)
-        st = manifest_print(text, &m);
-    manifest_finish(&m);
-    SHERD_TRY(st);
-    st = manifest_parse(&again, *text, strlen(*text), CKPT_MANIFEST);
-    if (st == SHERD_OK)
-        manifest_finish(&again);
-    return st;
-}
-
-/* The temporary folder takes its place; what was there goes aside first and is removed last. */
-static int swap_in(const struct save *s)
-{
-    char name[CKPT_NAME_BYTES], aside_name[CKPT_NAME_BYTES];
-    if (!file_exists(s->final)) {
-        SHERD_TRY(file_rename(s->temp, s->final));
-        return file_sync_dir(s->dir);
-    }
-    ckpt_step_name(name, CKPT_ASIDE_PREFIX, s->job->meta.step);
-    snprintf(aside_name, sizeof(aside_name), "%.40s-%s", name, s->token);
-    char *aside = ckpt_join(s->dir, aside_name);
-    if (!aside)
-        return SHERD_ENOMEM;
-    int st = file_rename(s->final, aside);
-    if (st == SHERD_OK) {
-        st = file_rename(s->temp, s->final);
-        if (st != SHERD_OK)
-            SHERD_KEEP(st, file_rename(aside, s->final));
-        SHERD_KEEP(st, file_sync_dir(s->dir));
-        if (st == SHERD_OK)
-            st = file_remove_tree(aside);
-    }
-    mem_free(aside);
-    return st;
-}
-
-/* `latest` helps people; nothing reads it, so that failing to write it fails nothing. */
-static void write_latest(const struct save *s)
-{
-    char text[CKPT_NAME_BYTES];
-    char *path = ckpt_join(s->dir, CKPT_LATEST);
-    ckpt_step_name(text, CKPT_STEP_PREFIX, s->job->meta.step);
-    strcat(text, "\n");
-    if (!path || file_write_atomic(path, text, strlen(text)) != SHERD_OK)
-        log_warn("the pointer to the latest checkpoint was not written: %s", sherd_error());
-    mem_free(path);
-}
-
-/* Rank 0. */
-static int commit(const struct save *s)
-{
-    char *text = NULL, *path = ckpt_join(s->temp, CKPT_MANIFEST);
-    int st = path ? make_manifest(s, &text) : SHERD_ENOMEM;
-    if (st == SHERD_OK)
-        st = file_write_atomic(path, text, strlen(text));
-    if (st == SHERD_OK)
-        st = swap_in(s);
-    if (st == SHERD_OK)
-        write_latest(s);
-    mem_free(text);
-    mem_free(path);
-    return st;
-}
+/* ---- planning ---- */
 
 /* What is kept as JSON is JSON: better known before gigabytes are written. */
 static int check_json(const char *text, const char *what)
@@ -260,82 +47,315 @@ static int check_json(const char *text, const char *what)
     return SHERD_OK;
 }
 
-/* This rank's files, up to their sizes. */
-static int plan(struct save *s)
+static int copy(struct manifest *m, const char **text)
 {
-    const struct ckpt_job *job = s->job;
+    if (!*text)
+        return SHERD_OK;
+    *text = arena_strdup(&m->arena, *text);
+    return *text ? SHERD_OK : SHERD_ENOMEM;
+}
+
+/* The job's texts may be gone when the manifest is written. */
+static int copy_meta(struct manifest *m, const struct ckpt_job *job)
+{
+    m->meta = job->meta;
+    m->meta.nonfinite = 0;
+    const char **states = arena_zalloc(&m->arena, (size_t)job->meta.n_states, sizeof(*states));
+    if (!states)
+        return SHERD_ENOMEM;
+    for (int i = 0; i < job->meta.n_states; i++) {
+        states[i] = job->meta.states[i];
+        SHERD_TRY(copy(m, &states[i]));
+    }
+    m->meta.states = states;
+    SHERD_TRY(copy(m, &m->meta.optimizer));
+    SHERD_TRY(copy(m, &m->meta.export_json));
+    return copy(m, &m->meta.extra);
+}
+
+static int plan_lists(struct save *s, const struct ckpt_job *job)
+{
     SHERD_TRY(views_check(job, job->meta.states, job->meta.n_states));
-    if (job->meta.step < 0 || job->meta.step > CKPT_MAX_STEP || s->world > CKPT_MAX_WORLD)
-        return SHERD_FAIL(SHERD_EUNSUPPORTED, "checkpoints hold steps up to %lld and up to %d ranks",
-            (long long)CKPT_MAX_STEP, CKPT_MAX_WORLD);
-    SHERD_TRY(check_json(job->meta.export_json, "model"));
-    SHERD_TRY(check_json(job->meta.extra, "extra"));
     s->reports = mem_zalloc((size_t)s->world, sizeof(*s->reports));
-    char name[CKPT_NAME_BYTES];
-    ckpt_step_name(name, CKPT_STEP_PREFIX, job->meta.step);
-    s->final = ckpt_join(s->dir, name);
-    if (!s->reports || !s->final)
+    if (!s->reports)
         return SHERD_ENOMEM;
     s->n_kinds = job->meta.n_states && job->layout->trained ? 2 : 1;
     for (int k = 0; k < s->n_kinds; k++) {
         SHERD_TRY(piece_list_init(&s->lists[k], job, k));
+        s->files[k].list = &s->lists[k];
         s->reports[s->rank].bytes[k] = s->lists[k].file_bytes;
     }
     return SHERD_OK;
 }
 
-static int gather_reports(struct save *s)
+/* This rank's files, up to their sizes. */
+static int plan(struct save *s, const struct ckpt_job *job, const char *dir)
 {
-    struct report mine = s->reports[s->rank];
-    SHERD_TRY(comm_host_gather(s->job->comm, s->reports, &mine, sizeof(mine)));
+    char name[CKPT_NAME_BYTES];
+    if (job->meta.step < 0 || job->meta.step > CKPT_MAX_STEP || s->world > CKPT_MAX_WORLD)
+        return SHERD_FAIL(SHERD_EUNSUPPORTED, "checkpoints hold steps up to %lld and up to %d ranks",
+            (long long)CKPT_MAX_STEP, CKPT_MAX_WORLD);
+    SHERD_TRY(check_json(job->meta.export_json, "model"));
+    SHERD_TRY(check_json(job->meta.extra, "extra"));
+    s->dir = mem_strdup(dir);
+    if (!s->dir)
+        return SHERD_ENOMEM;
+    ckpt_step_name(name, CKPT_STEP_PREFIX, job->meta.step);
+    s->final = ckpt_join(s->dir, name);
+    if (!s->final)
+        return SHERD_ENOMEM;
+    SHERD_TRY(plan_lists(s, job));
+    s->manifest.version = CKPT_VERSION;
+    s->manifest.world = s->world;
+    SHERD_TRY(copy_meta(&s->manifest, job));
+    return s->rank == 0 ? piece_tensors(&s->manifest, job) : SHERD_OK;
+}
+
+static int gather_reports(struct save *s, struct sherd_comm *comm)
+{
+    struct save_report mine = s->reports[s->rank];
+    uint64_t largest = 0;
+    SHERD_TRY(comm_host_gather(comm, s->reports, &mine, sizeof(mine)));
     s->total = 0;
     for (int r = 0; r < s->world; r++) {
-        for (int k = 0; k < CKPT_KINDS; k++)
+        for (int k = 0; k < CKPT_KINDS; k++) {
             s->total += s->reports[r].bytes[k];
+            largest = MAX(largest, s->reports[r].bytes[k]);
+        }
+    }
+    s->block = ckpt_block_bytes(largest);
+    s->most_blocks = ckpt_blocks(largest, s->block);
+    return SHERD_OK;
+}
+
+static int alloc_blocks(struct save *s)
+{
+    s->blocks = mem_zalloc((size_t)(s->world * s->n_kinds) * (size_t)s->most_blocks, sizeof(*s->blocks));
+    if (!s->blocks)
+        return SHERD_ENOMEM;
+    for (int k = 0; k < s->n_kinds; k++)
+        s->files[k].blocks = save_blocks(s, s->rank, k);
+    return SHERD_OK;
+}
+
+/* Storage that ranks share may take a moment to show what another one made. */
+static int see_folder(struct save *s)
+{
+    char name[CKPT_NAME_BYTES];
+    if (!s->temp)
+        s->temp = ckpt_join(s->dir, s->name);
+    if (!s->temp)
+        return SHERD_ENOMEM;
+    for (int i = 0; i < LOOKS && !file_is_dir(s->temp); i++)
+        nanosleep(&(struct timespec){ 0, LOOK_MS * 1000000L }, NULL);
+    if (!file_is_dir(s->temp))
+        return SHERD_FAIL(SHERD_EIO,
+            "rank %d cannot see %s, made by rank 0: the folder of checkpoints must lie on "
+            "storage that all ranks share",
+            s->rank, s->temp);
+    for (int k = 0; k < s->n_kinds; k++) {
+        manifest_file_name(name, (enum ckpt_kind)k, s->rank, s->world);
+        s->files[k].path = ckpt_join(s->temp, name);
+        if (!s->files[k].path)
+            return SHERD_ENOMEM;
     }
     return SHERD_OK;
 }
 
-static int save(struct save *s)
+static int prepare(struct save *s, struct sherd_comm *comm, const struct ckpt_job *job, const char *dir)
 {
-    struct sherd_comm *comm = s->job->comm;
-    SHERD_TRY(comm_agree(comm, plan(s)));
-    SHERD_TRY(gather_reports(s));
-    SHERD_TRY(comm_agree(comm, s->rank ? SHERD_OK : begin(s)));
+    SHERD_TRY(comm_agree(comm, plan(s, job, dir)));
+    SHERD_TRY(gather_reports(s, comm));
+    int st = alloc_blocks(s);
+    if (st == SHERD_OK && s->rank == 0)
+        st = save_begin(s);
+    SHERD_TRY(comm_agree(comm, st));
     SHERD_TRY(comm_host_broadcast(comm, s->name, sizeof(s->name), 0));
-    SHERD_TRY(comm_agree(comm, write_files(s)));
-    SHERD_TRY(gather_reports(s));
-    return comm_agree(comm, s->rank ? SHERD_OK : commit(s));
+    return comm_agree(comm, see_folder(s));
 }
 
-/* Removes what a failed save left, keeping the text of the failure. */
-static void clean_up(const struct save *s, int status)
+static void save_finish(struct save *s)
 {
-    char *text = mem_strdup(sherd_error());
-    if (s->temp && file_remove_tree(s->temp) != SHERD_OK)
-        log_warn("%s was not removed: %s", s->temp, sherd_error());
+    for (int k = 0; k < CKPT_KINDS; k++) {
+        piece_list_finish(&s->lists[k]);
+        mem_free(s->files[k].path);
+    }
+    manifest_finish(&s->manifest);
+    mem_free(s->reports);
+    mem_free(s->blocks);
+    mem_free((char *)(uintptr_t)s->dir);
+    mem_free(s->temp);
+    mem_free(s->final);
+    *s = (struct save){ 0 };
+}
+
+/* ---- the way of a save ---- */
+
+/* The save is over, well or not. */
+static int end(struct ckpt_saver *saver, int st)
+{
+    struct save *s = &saver->save;
+    char bytes[32], took[32], how[64];
+    if (st != SHERD_OK && s->rank == 0) {
+        save_clean_up(s, st);
+    } else if (s->rank == 0) {
+        if (!saver->told) {
+            stream_how(saver->stream, how);
+            log_info("checkpoints are written by %s", how);
+        }
+        saver->told = 1;
+        log_info("saved %s: %s in %s", s->final, text_human_bytes((double)s->total, bytes),
+            text_took(clock_seconds() - s->start, took));
+        if (s->manifest.meta.nonfinite)
+            log_warn("%s holds values that are infinite or not a number: it is kept, and never resumed from "
+                     "by itself",
+                s->final);
+    }
+    char *text = st == SHERD_OK ? NULL : mem_strdup(sherd_error());
+    save_finish(s);
+    saver->phase = IDLE;
     if (text)
-        status_adopt(status, text);
+        status_adopt(st, text);
     mem_free(text);
+    return st;
+}
+
+/* All ranks' files are on disk: what rank 0 needs for the manifest. */
+static int gather_sums(struct save *s, struct sherd_comm *comm)
+{
+    size_t n = (size_t)s->n_kinds * (size_t)s->most_blocks;
+    for (int k = 0; k < s->n_kinds; k++) {
+        memcpy(s->reports[s->rank].sum[k], s->files[k].sum, SUM_TEXT_BYTES);
+        if (s->files[k].nonfinite)
+            log_warn("%s has values that are infinite or not a number", s->files[k].nonfinite);
+        s->reports[s->rank].nonfinite |= s->files[k].nonfinite != NULL;
+    }
+    SHERD_TRY(gather_reports(s, comm));
+    return comm_host_gather(comm, s->blocks, save_blocks(s, s->rank, 0), n * sizeof(*s->blocks));
+}
+
+static int commit(void *ctx)
+{
+    return save_commit(ctx);
+}
+
+/* The next phase; every rank's stream is at rest. */
+static int advance(struct ckpt_saver *saver)
+{
+    struct save *s = &saver->save;
+    int st = comm_agree(saver->comm, stream_wait(saver->stream));
+    if (st != SHERD_OK || saver->phase == COMMITTING)
+        return end(saver, st);
+    st = gather_sums(s, saver->comm);
+    if (st != SHERD_OK)
+        return end(saver, st);
+    saver->phase = COMMITTING;
+    if (s->rank == 0)
+        stream_run(saver->stream, commit, s);
+    return SHERD_OK;
+}
+
+int ckpt_saver_create(
+    struct ckpt_saver **out, struct sherd_comm *comm, struct sherd_device *dev, uint64_t buffer)
+{
+    struct ckpt_saver *saver = mem_zalloc(1, sizeof(*saver));
+    if (!saver)
+        return SHERD_ENOMEM;
+    saver->comm = comm;
+    saver->busy = mem_zalloc((size_t)sherd_comm_size(comm), sizeof(*saver->busy));
+    int st = saver->busy ? stream_create(&saver->stream, dev, buffer, WRITE_ANY) : SHERD_ENOMEM;
+    if (st != SHERD_OK) {
+        ckpt_saver_destroy(saver);
+        return st;
+    }
+    *out = saver;
+    return SHERD_OK;
+}
+
+void ckpt_saver_destroy(struct ckpt_saver *saver)
+{
+    if (!saver)
+        return;
+    stream_destroy(saver->stream);
+    save_finish(&saver->save);
+    mem_free(saver->busy);
+    mem_free(saver);
+}
+
+int ckpt_saver_busy(const struct ckpt_saver *saver)
+{
+    return saver->phase != IDLE;
+}
+
+int ckpt_saver_start(struct ckpt_saver *saver, const struct ckpt_job *job, const char *dir,
+    const struct ckpt_keep *keep, struct sherd_event **taken)
+{
+    struct save *s = &saver->save;
+    if (saver->phase != IDLE)
+        return SHERD_FAIL(SHERD_EINVAL, "a save is under way: wait for it before the next is started");
+    *s = (struct save){
+        .rank = sherd_comm_rank(saver->comm), .world = sherd_comm_size(saver->comm), .start = clock_seconds()
+    };
+    if (keep) {
+        s->keep = *keep;
+        s->rotates = 1;
+    }
+    int st = prepare(s, saver->comm, job, dir);
+    if (st != SHERD_OK)
+        return end(saver, st);
+    saver->phase = WRITING;
+    stream_start(saver->stream, s->files, s->n_kinds, s->block, s->temp);
+    if (taken)
+        *taken = stream_taken(saver->stream);
+    return SHERD_OK;
+}
+
+int ckpt_saver_poll(struct ckpt_saver *saver, int *busy)
+{
+    int any = 0, st = SHERD_OK;
+    *busy = 0;
+    if (saver->phase == IDLE)
+        return SHERD_OK;
+    int mine = stream_busy(saver->stream);
+    SHERD_TRY(comm_host_gather(saver->comm, saver->busy, &mine, sizeof(mine)));
+    for (int r = 0; r < saver->save.world; r++)
+        any |= saver->busy[r];
+    if (!any)
+        st = advance(saver);
+    *busy = saver->phase != IDLE;
+    return st;
+}
+
+int ckpt_saver_wait(struct ckpt_saver *saver)
+{
+    int st = SHERD_OK;
+    while (saver->phase != IDLE && st == SHERD_OK)
+        st = advance(saver);
+    return st;
 }
 
 int ckpt_save(const struct ckpt_job *job, const char *dir)
 {
-    struct save s = {
-        .job = job, .dir = dir, .rank = sherd_comm_rank(job->comm), .world = sherd_comm_size(job->comm)
-    };
-    char bytes[32], took[32];
-    double start = clock_seconds();
-    int st = save(&s);
-    if (st != SHERD_OK && s.rank == 0)
-        clean_up(&s, st);
-    else if (s.rank == 0)
-        log_info("saved %s: %s in %s", s.final, text_human_bytes((double)s.total, bytes),
-            text_human_seconds(clock_seconds() - start, took));
-    for (int k = 0; k < CKPT_KINDS; k++)
-        piece_list_finish(&s.lists[k]);
-    mem_free(s.reports);
-    mem_free(s.temp);
-    mem_free(s.final);
+    struct ckpt_saver *saver = NULL;
+    int st = comm_agree(job->comm, ckpt_saver_create(&saver, job->comm, job->dev, 0));
+    if (st == SHERD_OK)
+        st = ckpt_saver_start(saver, job, dir, NULL, NULL);
+    if (st == SHERD_OK)
+        st = ckpt_saver_wait(saver);
+    ckpt_saver_destroy(saver);
+    return st;
+}
+
+int ckpt_job_bytes(const struct ckpt_job *job, uint64_t *mine, uint64_t *all)
+{
+    struct save s = { .rank = sherd_comm_rank(job->comm), .world = sherd_comm_size(job->comm) };
+    int st = comm_agree(job->comm, plan_lists(&s, job));
+    if (st == SHERD_OK)
+        st = gather_reports(&s, job->comm);
+    if (st == SHERD_OK) {
+        *mine = s.reports[s.rank].bytes[CKPT_WEIGHTS] + s.reports[s.rank].bytes[CKPT_STATES];
+        *all = s.total;
+    }
+    save_finish(&s);
     return st;
 }

@@ -178,7 +178,9 @@ static int resume(struct run *r)
 static int save(struct run *r)
 {
     SHERD_TRY(sherd_engine_save(r->engine, r->config.run.dir, r->extra));
-    int st = r->rank == 0 ? ckpt_rotate(r->config.run.dir, r->config.save.keep) : SHERD_OK;
+    int st = r->rank == 0
+                 ? ckpt_rotate(r->config.run.dir, &(struct ckpt_keep){ .newest = r->config.save.keep }, 0)
+                 : SHERD_OK;
     meter_mark(&r->meter);
     return comm_agree(r->engine->comm, st);
 }

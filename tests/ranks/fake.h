@@ -50,8 +50,6 @@ void fake_finish(struct fake *fake);
 /* Every element of every view has its value and padding is as it was left by fake_init: EINTERNAL says which
  * is wrong. `zero_states`: states of tensors called so must be 0. */
 int fake_check(const struct fake *fake, const char *zero_states);
-/* Bytes of the stored values that the views hold. */
-uint64_t fake_bytes(const struct fake *fake);
 float fake_value(const struct fake_options *options, const char *what, const char *tensor, int64_t i);
 
 /* How the ranks of a save or load ended. */
@@ -66,9 +64,10 @@ struct fake_results {
 int fake_save(struct fake_results *out, int world, const struct fake_options *options, const char *dir);
 int fake_load(struct fake_results *out, int world, const struct fake_options *options, const char *path,
     const char *zero_states);
-/* Loads at `world`, checks, and that no rank reads more than `slack` bytes above its share; saves to `to`. */
+/* Loads at `world`, checks, and that each rank reads the manifest, the headers of the files its slices lie in
+ * and the blocks that hold them, each once, and not a byte more; saves to `to`. */
 int fake_reload(struct fake_results *out, int world, const struct fake_options *options, const char *path,
-    uint64_t slack, const char *to);
+    const char *to);
 
 /* A folder of the test's own, as a cmocka group and test setup: made, removed, emptied. fake_at makes a path
  * in it, in one of a few rotating buffers. */

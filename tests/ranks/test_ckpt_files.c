@@ -241,11 +241,11 @@ static void a_newer_version_is_not_passed_over(void **state)
     char *path;
     save(9);
     save(10);
-    edit_manifest("\"version\": 1", "\"version\": 2");
-    ASSERT_FAILS(sherd_ckpt_find(&path, fake_at("run")), SHERD_EUNSUPPORTED, "format version 2");
-    ASSERT_FAILS(fake_save(&results, 2, &plain, fake_at("run")), SHERD_EUNSUPPORTED, "format version 2");
+    edit_manifest("\"version\": 2", "\"version\": 3");
+    ASSERT_FAILS(sherd_ckpt_find(&path, fake_at("run")), SHERD_EUNSUPPORTED, "format version 3");
+    ASSERT_FAILS(fake_save(&results, 2, &plain, fake_at("run")), SHERD_EUNSUPPORTED, "format version 3");
     assert_true(file_exists(fake_at(STEP "/manifest.json")));
-    ASSERT_OK(ckpt_rotate(fake_at("run"), 1));
+    ASSERT_OK(ckpt_rotate(fake_at("run"), &(struct ckpt_keep){ .newest = 1 }, 0));
     assert_true(file_exists(fake_at(STEP "/manifest.json")));
 }
 
@@ -269,16 +269,16 @@ static void rotation_goes_by_number(void **state)
     static const int64_t steps[] = { 1000, 9, 100, 10, 99 };
     for (size_t i = 0; i < ARRAY_LEN(steps); i++)
         save(steps[i]);
-    ASSERT_OK(ckpt_rotate(fake_at("run"), 0));
-    ASSERT_OK(ckpt_rotate(fake_at("run"), 5));
+    ASSERT_OK(ckpt_rotate(fake_at("run"), &(struct ckpt_keep){ .newest = 0 }, 0));
+    ASSERT_OK(ckpt_rotate(fake_at("run"), &(struct ckpt_keep){ .newest = 5 }, 0));
     assert_steps("latest step-00000009 step-00000010 step-00000099 step-00000100 step-00001000 ");
-    ASSERT_OK(ckpt_rotate(fake_at("run"), 3));
+    ASSERT_OK(ckpt_rotate(fake_at("run"), &(struct ckpt_keep){ .newest = 3 }, 0));
     assert_steps("latest step-00000099 step-00000100 step-00001000 ");
-    ASSERT_OK(ckpt_rotate(fake_at("run"), 1));
+    ASSERT_OK(ckpt_rotate(fake_at("run"), &(struct ckpt_keep){ .newest = 1 }, 0));
     assert_steps("latest step-00001000 ");
-    ASSERT_OK(ckpt_rotate(fake_at("run"), 1));
+    ASSERT_OK(ckpt_rotate(fake_at("run"), &(struct ckpt_keep){ .newest = 1 }, 0));
     assert_steps("latest step-00001000 ");
-    ASSERT_FAILS(ckpt_rotate(fake_at("run"), -1), SHERD_EINVAL, "-1");
+    ASSERT_FAILS(ckpt_rotate(fake_at("run"), &(struct ckpt_keep){ .newest = -1 }, 0), SHERD_EINVAL, "-1");
 }
 
 static void rotation_counts_only_complete_ones(void **state)
@@ -291,7 +291,7 @@ static void rotation_counts_only_complete_ones(void **state)
     ASSERT_OK(file_mkdirs(fake_at("run/.tmp-step-00000004-0011223344556677")));
     ASSERT_OK(file_write_atomic(fake_at("run/.tmp-step-00000004-0011223344556677/x"), "x", 1));
     ASSERT_OK(file_mkdirs(fake_at("run/other")));
-    ASSERT_OK(ckpt_rotate(fake_at("run"), 1));
+    ASSERT_OK(ckpt_rotate(fake_at("run"), &(struct ckpt_keep){ .newest = 1 }, 0));
     assert_steps("latest other step-00000002 step-00000003 ");
     ASSERT_CONTAINS(said.data, "step-00000003 is no complete checkpoint and stays");
 }
@@ -304,18 +304,18 @@ static void what_was_put_aside_comes_back(void **state)
     save(2);
     ASSERT_OK(file_rename(fake_at("run/step-00000002"), fake_at("%s", aside)));
     assert_finds("run", aside);
-    ASSERT_OK(ckpt_rotate(fake_at("run"), 2));
+    ASSERT_OK(ckpt_rotate(fake_at("run"), &(struct ckpt_keep){ .newest = 2 }, 0));
     assert_steps("latest step-00000001 step-00000002 ");
     assert_finds("run", "run/step-00000002");
     /* with its successor in place it goes */
     ASSERT_OK(file_rename(fake_at("run/step-00000002"), fake_at("%s", aside)));
     save(2);
-    ASSERT_OK(ckpt_rotate(fake_at("run"), 0));
+    ASSERT_OK(ckpt_rotate(fake_at("run"), &(struct ckpt_keep){ .newest = 0 }, 0));
     assert_steps("latest step-00000001 step-00000002 ");
     /* unless the successor is broken */
     ASSERT_OK(file_rename(fake_at("run/step-00000002"), fake_at("%s", aside)));
     ASSERT_OK(file_mkdirs(fake_at("run/step-00000002")));
-    ASSERT_OK(ckpt_rotate(fake_at("run"), 0));
+    ASSERT_OK(ckpt_rotate(fake_at("run"), &(struct ckpt_keep){ .newest = 0 }, 0));
     assert_steps("latest step-00000001 step-00000002 ");
     assert_finds("run", "run/step-00000002");
 }
@@ -354,7 +354,7 @@ static int try_rotate(int64_t k, uint64_t *made)
 {
     uint64_t before = mem_count();
     mem_fail_at(k);
-    int st = ckpt_rotate(fake_at("run"), 1);
+    int st = ckpt_rotate(fake_at("run"), &(struct ckpt_keep){ .newest = 1 }, 0);
     mem_fail_at(0);
     *made = mem_count() - before;
     return st;

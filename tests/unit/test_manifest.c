@@ -29,14 +29,65 @@ static const char good[] =
     "{\"name\": \"ln\", \"type\": \"F32\", \"shape\": [4], \"no_decay\": true, \"spans\": [[1, 0, 4]]},\n"
     "{\"name\": \"ice\", \"type\": \"BF16\", \"shape\": [4], \"frozen\": true, \"spans\": [[0, 0, 4]]}]}";
 
+/* One tensor, one file of two blocks, as the second version has them. */
+static const char blocked[] =
+    "{\"format\": \"sherd-checkpoint\", \"version\": 2, \"sherd\": \"0.1.0\", \"step\": 3, \"stage\": 0, \"world\": 1,\n"
+    "\"tokens_seen\": 3, \"samples_seen\": 5, \"seed\": \"1\", \"param_type\": \"F32\", \"optimizer\": \"sgd\",\n"
+    "\"states\": [], \"run\": \"00000000000000ff\", \"finite\": false, \"val_loss\": 2.5, \"block\": 4096,\n"
+    "\"files\": [{\"name\": \"weights-00000-of-00001.safetensors\", \"rank\": 0, \"bytes\": 4097, \"xxh3\": "
+    "\"0123456789abcdef0123456789abcdef\", \"blocks\": \"0123456789abcdeffedcba9876543210\"}],\n"
+    "\"tensors\": [{\"name\": \"a\", \"type\": \"F32\", \"shape\": [4], \"spans\": [[0, 0, 4]]}]}";
+
 /* `good` with the first `from` replaced by `to`; mem_free it. */
-static char *with(const char *from, const char *to)
+static char *edit(const char *in, const char *from, const char *to)
 {
-    const char *at = strstr(good, from);
+    const char *at = strstr(in, from);
     assert_non_null(at);
-    char *text = mem_printf("%.*s%s%s", (int)(at - good), good, to, at + strlen(from));
+    char *text = mem_printf("%.*s%s%s", (int)(at - in), in, to, at + strlen(from));
     assert_non_null(text);
     return text;
+}
+
+static char *with(const char *from, const char *to)
+{
+    return edit(good, from, to);
+}
+
+static void second_refused(const char *from, const char *to, const char *error)
+{
+    struct manifest m;
+    char *text = edit(blocked, from, to);
+    ASSERT_FAILS(manifest_parse(&m, text, strlen(text), "m.json"), SHERD_EFORMAT, error);
+    mem_free(text);
+}
+
+/* Sums of blocks, the run, the loss and whether values are finite: read, printed and refused. */
+static void blocks_and_notes(void **state)
+{
+    (void)state;
+    struct manifest m, again;
+    char *text;
+    ASSERT_OK(manifest_parse(&m, blocked, strlen(blocked), "m.json"));
+    assert_true(m.block == 4096 && m.meta.run == 255 && m.meta.nonfinite && m.meta.has_loss);
+    assert_true(m.meta.loss == 2.5);
+    assert_true(m.files[0].blocks[0] == 0x0123456789abcdef && m.files[0].blocks[1] == 0xfedcba9876543210);
+    ASSERT_OK(manifest_print(&text, &m));
+    ASSERT_OK(manifest_parse(&again, text, strlen(text), "again.json"));
+    assert_true(
+        again.block == 4096 && again.meta.run == 255 && again.meta.nonfinite && again.meta.loss == 2.5);
+    assert_true(again.files[0].blocks[1] == m.files[0].blocks[1]);
+    mem_free(text);
+    manifest_finish(&m);
+    manifest_finish(&again);
+    second_refused("\"block\": 4096", "\"block\": 4095", "block");
+    second_refused("\"block\": 4096", "\"block\": 12288", "power of two");
+    second_refused(", \"block\": 4096", "", "'block' is missing");
+    second_refused("\"bytes\": 4097", "\"bytes\": 4096", "blocks must be 1 times 16");
+    second_refused("fedcba98", "fedcbA98", "hex digits");
+    second_refused(", \"blocks\": \"0123456789abcdeffedcba9876543210\"", "", "'blocks' is missing");
+    second_refused("00000000000000ff", "ff", "run must be 16");
+    second_refused("2.5", "\"low\"", "val_loss");
+    second_refused("\"finite\": false", "\"finite\": 0", "finite");
 }
 
 static void refused(const char *from, const char *to, const char *error)
@@ -114,9 +165,9 @@ static void refuses_newer_versions(void **state)
 {
     (void)state;
     struct manifest m;
-    char *text = with("\"version\": 1, \"sherd\": \"0.1.0\"", "\"version\": 2, \"sherd\": \"7.0.0\"");
+    char *text = with("\"version\": 1, \"sherd\": \"0.1.0\"", "\"version\": 3, \"sherd\": \"7.0.0\"");
     ASSERT_FAILS(manifest_parse(&m, text, strlen(text), "m.json"), SHERD_EUNSUPPORTED,
-        "m.json: format version 2 was written by sherd 7.0.0");
+        "m.json: format version 3 was written by sherd 7.0.0");
     mem_free(text);
 }
 
@@ -185,6 +236,7 @@ int main(void)
         cmocka_unit_test(reads),
         cmocka_unit_test(prints_what_it_reads),
         cmocka_unit_test(refuses_an_extra_that_is_no_object),
+        cmocka_unit_test(blocks_and_notes),
         cmocka_unit_test(refuses_newer_versions),
         cmocka_unit_test(refuses_a_bad_head),
         cmocka_unit_test(refuses_bad_files),

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Reading the files of ranks by whole blocks and checking each: see ckpt_fetch in ckpt/open.h.
+ */
+#include <string.h>
+
+#include "base/file.h"
+#include "base/status.h"
+#include "ckpt/open.h"
+
+/* All blocks of the window are what was saved. */
+static int check_blocks(const struct sherd_ckpt *ckpt, const char *path)
+{
+    const struct manifest_file *f = &ckpt->manifest.files[ckpt->window.file];
+    uint64_t block = ckpt->manifest.block;
+    for (uint64_t at = ckpt->window.begin; at < ckpt->window.end; at += block) {
+        size_t n = (size_t)MIN(block, ckpt->window.end - at);
+        if (sum_hash64(ckpt->window.data + (at - ckpt->window.begin), n, 0) != f->blocks[at / block])
+            return SHERD_FAIL(SHERD_ECORRUPT,
+                "%s: bytes %llu to %llu are not those that were saved (their XXH3-64 differs from the "
+                "manifest's): the file was changed after it was saved; use another checkpoint",
+                path, (unsigned long long)at, (unsigned long long)(at + n));
+    }
+    return SHERD_OK;
+}
+
+/* Moves the window to the blocks that hold [offset, end), or the first of them. */
+static int move_window(struct sherd_ckpt *ckpt, int file, uint64_t offset, uint64_t end)
+{
+    uint64_t block = ckpt->manifest.block, begin = offset / block * block;
+    char *path = NULL;
+    if (!ckpt->window.data)
+        ckpt->window.data = mem_aligned(4096, CKPT_STAGING_BYTES);
+    if (!ckpt->window.data)
+        return SHERD_ENOMEM;
+    end = MIN((end + block - 1) / block * block, ckpt->manifest.files[file].bytes);
+    end = MIN(end, begin + CKPT_STAGING_BYTES);
+    ckpt->window.file = -1;
+    int st = ckpt_use_file(ckpt, file, &path);
+    if (st == SHERD_OK)
+        st = file_pread(ckpt->fd, ckpt->window.data, (size_t)(end - begin), begin, path);
+    if (st == SHERD_OK) {
+        ckpt->bytes_read += end - begin;
+        ckpt->window.file = file;
+        ckpt->window.begin = begin;
+        ckpt->window.end = end;
+        st = check_blocks(ckpt, path);
+        if (st != SHERD_OK)
+            ckpt->window.file = -1;
+    }
+    mem_free(path);
+    return st;
+}
+
+static int fetch_plain(struct sherd_ckpt *ckpt, int file, uint64_t offset, size_t bytes, void *out)
+{
+    char *path = NULL;
+    int st = ckpt_use_file(ckpt, file, &path);
+    if (st == SHERD_OK)
+        st = file_pread(ckpt->fd, out, bytes, offset, path);
+    if (st == SHERD_OK)
+        ckpt->bytes_read += bytes;
+    mem_free(path);
+    return st;
+}
+
+int ckpt_fetch(struct sherd_ckpt *ckpt, int file, uint64_t offset, size_t bytes, void *out)
+{
+    char *to = out;
+    if (!ckpt_checks_reads(ckpt))
+        return fetch_plain(ckpt, file, offset, bytes, out);
+    while (bytes) {
+        if (ckpt->window.file != file || offset < ckpt->window.begin || offset >= ckpt->window.end)
+            SHERD_TRY(move_window(ckpt, file, offset, offset + bytes));
+        size_t n = MIN(bytes, (size_t)(ckpt->window.end - offset));
+        memcpy(to, ckpt->window.data + (offset - ckpt->window.begin), n);
+        to += n;
+        offset += n;
+        bytes -= n;
+    }
+    return SHERD_OK;
+}
