@@ -71,8 +71,8 @@ static int load_plugin(const struct dev_ops **out, const char *name, const char 
     *out = get ? get(&plugin_host) : NULL;
     if (!*out)
         return SHERD_FAIL(SHERD_EUNSUPPORTED,
-            "device '%s': %s is not of this build of sherd (%s); build and install both together", name,
-            file, sherd_version());
+            "device '%s': %s is not of this build of sherd (%s); build and install both together", name, file,
+            sherd_version());
     return SHERD_OK;
 }
 

@@ -40,8 +40,9 @@ size_t sherd_attention_backward_scratch(const struct sherd_attention_backward *a
     if (a->type == SHERD_F32 || a->kv_heads < 1)
         return room(rows, sizeof(float));
     size_t sums = room(rows, sizeof(float)) + room(rows * a->head_dim, sizeof(float));
-    return MAX(
-        sums, room(scratch_attention_backward(a->batch, a->seq, a->heads, a->kv_heads, a->head_dim), 1));
+    return MAX(sums,
+        room(scratch_attention_backward(a->batch, a->seq, a->heads, a->kv_heads, a->head_dim, a->any_order),
+            1));
 }
 
 /* Rows by token: the first row of each token, then for each row the next with the same token; room for one

@@ -32,18 +32,19 @@ static inline int64_t scratch_sum_blocks(int64_t n)
     return (n + SCRATCH_SUM_ELEMS - 1) / SCRATCH_SUM_ELEMS;
 }
 
-/* cuDNN's attention wants room: forward a little; backward the gradients of the scores (bf16, T rounded up to
- * its tiles) and of each q head's k and v, and the dot products of out and dout (float). The smallest run is
- * one kv head with its q heads, over one sequence; as many as fit in SCRATCH_ATTENTION_BYTES are run at once.
+/* cuDNN's attention wants room: forward a little; backward the gradients of each q head's k and v (bf16), the
+ * dot products of out and dout (float) and, in one order, the gradients of the scores (bf16, T rounded up to
+ * its tiles), in any order sums of dq (float). The smallest run is one kv head with its q heads, over one
+ * sequence; as many as fit in SCRATCH_ATTENTION_BYTES are run at once.
  */
 #define SCRATCH_ATTENTION_BYTES ((int64_t)2 << 30)
 #define SCRATCH_ATTENTION_SMALL 1024
 
 static inline int64_t scratch_attention_backward(
-    int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim)
+    int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim, int any_order)
 {
-    int64_t tiles = round_up(seq, 128);
-    int64_t run = heads / kv_heads * (2 * tiles * tiles + seq * (4 * head_dim + 4));
+    int64_t tiles = round_up(seq, 128), own = any_order ? 4 * head_dim : 2 * tiles;
+    int64_t run = heads / kv_heads * (tiles * own + seq * (4 * head_dim + 4));
     return MIN(run * batch * kv_heads, MAX(run, SCRATCH_ATTENTION_BYTES)) + SCRATCH_ATTENTION_SMALL;
 }
 

@@ -125,6 +125,7 @@ static int gpt2_spec(struct sherd_model_spec *spec, struct arena *arena, const s
         .context = c->context,
         .norm = SHERD_LAYER_NORM,
         .norm_eps = c->norm_eps,
+        .any_order = c->any_order,
         .block = block_of(c),
         .wte = 0,
         .wpe = 1,

@@ -256,6 +256,7 @@ int attend_backward(const struct sherd_run *run, const struct transformer *t, vo
                                                     .head_dim = t->head_dim,
                                                     .scale = attend_scale(t),
                                                     .type = run->type,
+                                                    .any_order = t->any_order,
                                                     .scratch = scratch,
                                                 });
 }
@@ -275,6 +276,7 @@ size_t attend_scratch(const struct transformer *t, const struct sherd_layer_plan
             .heads = t->heads,
             .kv_heads = t->kv_heads,
             .head_dim = t->head_dim,
-            .type = plan->type });
+            .type = plan->type,
+            .any_order = t->any_order });
     return MAX(forward, backward);
 }

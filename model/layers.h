@@ -47,6 +47,7 @@ struct transformer {
     int64_t vocab, width, heads, kv_heads, head_dim, mlp_width, context;
     enum sherd_norm_kind norm;
     float norm_eps;
+    int any_order;                          /* see struct sherd_model_config */
     float inv_freq[SHERD_MAX_HEAD_DIM / 2]; /* with block.rope */
     struct block block;
     /* parameters by index in the unit of the first and the last layer; -1 = the family has none */

@@ -191,6 +191,7 @@ static int llama_spec(struct sherd_model_spec *spec, struct arena *arena, const 
         .context = c->context,
         .norm = SHERD_RMS_NORM,
         .norm_eps = c->norm_eps,
+        .any_order = c->any_order,
         .block = block_of(family, c),
         .wte = 0,
         .wpe = -1,

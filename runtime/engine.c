@@ -20,6 +20,7 @@ static void keep_config(struct sherd_config *to, const struct sherd_config *from
 {
     *to = (struct sherd_config){ 0 };
     to->run.seed = from->run.seed;
+    to->run.deterministic = from->run.deterministic;
     to->shard = from->shard;
     to->dtype = from->dtype;
     to->batch = from->batch;
@@ -95,7 +96,7 @@ static int hash_settings(uint64_t *out, const struct sherd_config *c)
     static const char *const sections[] = { "shard", "dtype", "batch", "optim", "schedule", "train" };
     struct text t = { 0 };
     char *all = NULL;
-    text_add(&t, "%lld", (long long)c->run.seed);
+    text_add(&t, "%lld %d", (long long)c->run.seed, c->run.deterministic);
     for (size_t s = 0; s < ARRAY_LEN(sections); s++)
         for (int i = 0; i < key_count(); i++)
             if (key_in_section(key_at(i), sections[s])) {

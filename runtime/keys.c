@@ -100,6 +100,8 @@ static const struct key keys[] = {
       .help = "CPU threads of a rank; auto = share the cores among the ranks of the host" },
     { INT("run.seed", run.seed, 0, KEY_MANY, "1"),
       .help = "draws the initial weights and the order of the data" },
+    { BOOL("run.deterministic", run.deterministic, "false"),
+      .help = "the same bits at every run, on GPUs too: slower there, more work space; a CPU always is" },
     { CHOICE("run.resume", run.resume, resume_words, "never"),
       .help = "go on from the newest checkpoint; auto = if there is one" },
     { TEXT("run.comm", run.comm, comm_way, "auto"),

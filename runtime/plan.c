@@ -173,6 +173,7 @@ int sherd_config_model(struct sherd_model **out, const struct sherd_config *c)
         .tied = c->model.tied,
         .norm_eps = (float)c->model.norm_eps,
         .rope_theta = (float)c->model.rope_theta,
+        .any_order = !c->run.deterministic,
         .init_std = (float)c->model.init_std,
         .rope_scaling = c->model.rope_scaling,
         .rope_factor = (float)c->model.rope_factor,

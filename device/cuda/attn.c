@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Which attention runs: cuDNN's where it is built in, found, and takes the shape; sherd's own otherwise. Both
- * are deterministic, so the choice is one of speed; it is told in the log.
+ * Which attention runs: cuDNN's where it is built in, found, and takes the shape; sherd's own otherwise,
+ * which takes sums in one order even where any is allowed. The choice is one of speed; it is told in the log.
  */
 #include "device/cuda/attn.h"
 

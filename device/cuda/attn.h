@@ -3,7 +3,7 @@
  *
  * Attention on the GPU has two implementations: cuDNN's (bf16, where it takes the shape) and sherd's own
  * kernels (everything else). attn.c chooses and says so once in the log; both give the same bits from run to
- * run.
+ * run, but for cuDNN's backward where any order is allowed.
  */
 #ifndef SHERD_DEVICE_CUDA_ATTN_H
 #define SHERD_DEVICE_CUDA_ATTN_H
@@ -25,7 +25,7 @@ struct attn_cudnn;
 /* For the current CUDA device. EUNSUPPORTED without cuDNN. */
 int attn_cudnn_create(struct attn_cudnn **out);
 void attn_cudnn_destroy(struct attn_cudnn *c); /* NULL is fine */
-/* EUNSUPPORTED (nothing was enqueued) where cuDNN does not take the shape deterministically; the text is kept
+/* EUNSUPPORTED (nothing was enqueued) where cuDNN does not take the shape in this form; the text is kept
  * and given again for the same shape. */
 int attn_cudnn_forward(struct attn_cudnn *c, cudaStream_t stream, const struct sherd_attention_forward *a);
 int attn_cudnn_backward(struct attn_cudnn *c, cudaStream_t stream, const struct sherd_attention_backward *a);

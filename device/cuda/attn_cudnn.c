@@ -5,9 +5,9 @@
  * strided views of the packed [B,T,H+2K,D] buffer and dqkv likewise, so nothing is copied. The order of the
  * operations is what cuDNN's pattern matching expects (the one its own front end emits).
  *
- * Backward is the deterministic form: dq is written by one product instead of being added up in place by many
- * blocks, for which cuDNN wants room for the T x T gradients of the scores. The batch, and if need be the kv
- * heads, are run in equal pieces so that this fits the scratch that was planned (device/scratch.h).
+ * Backward has two forms. In one order: dq is written by one product, for which cuDNN wants room for the T x
+ * T gradients of the scores. In any order: many blocks add dq up in float, by atomics. The batch, and if need
+ * be the kv heads, are run in equal pieces so that this fits the scratch that was planned (device/scratch.h).
  *
  * Letters: B batch, T sequence, H heads, K kv heads, D head size; b, h, k of these in one run.
  */
@@ -24,7 +24,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 
-enum { Q = 1, K, V, O, LSE, DO, DQ, DK, DV, ROWSUM, SCALE, NEG_INF, ONE };
+enum { Q = 1, K, V, O, LSE, DO, DQ, DK, DV, DQ_SUM, ROWSUM, SCALE, NEG_INF, ONE };
 
 #define BF16 CUDNN_DATA_BFLOAT16
 #define F32 CUDNN_DATA_FLOAT
@@ -35,7 +35,7 @@ struct shape {
 
 struct plan {
     struct shape shape;
-    int backward;
+    int backward, any_order;
     int64_t b, k; /* batches and kv heads in one run */
     desc_t desc;  /* NULL: refused, for the reason in `why` */
     size_t workspace;
@@ -44,7 +44,7 @@ struct plan {
 
 struct attn_cudnn {
     struct cudnn cudnn;
-    int deterministic; /* the form of backward above is known to be, on this GPU */
+    int deterministic; /* backward in one order is known to be, on this GPU */
     struct plan *plans;
     int n;
 };
@@ -123,7 +123,7 @@ static void transposed_product(
     graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, y, each);
 }
 
-static void describe_backward(struct graph *g, const struct views *v)
+static void describe_backward(struct graph *g, const struct views *v, int any_order)
 {
     struct dims row = dims_packed(v->q.n[0], v->q.n[1], v->q.n[2], 1);
     struct dims head = dims_packed(v->q.n[0], v->q.n[1], v->q.n[2], v->q.n[3]);
@@ -154,7 +154,14 @@ static void describe_backward(struct graph *g, const struct views *v)
     transposed_product(g, v, DK, v->k, ds, q);
     desc_t k = graph_virtual(g, v->k, BF16);
     graph_reshape(g, k, kt);
-    graph_matmul(g, graph_tensor(g, DQ, v->q, BF16), ds, k);
+    desc_t dq = graph_tensor(g, DQ, v->q, BF16);
+    if (!any_order) {
+        graph_matmul(g, dq, ds, k);
+        return;
+    }
+    desc_t sum = graph_tensor(g, DQ_SUM, head, F32);
+    graph_matmul(g, sum, ds, k);
+    graph_pointwise(g, CUDNN_POINTWISE_IDENTITY, F32, dq, sum, NULL, NULL, 0);
 }
 
 static int build(struct attn_cudnn *c, struct plan *p)
@@ -163,10 +170,10 @@ static int build(struct attn_cudnn *c, struct plan *p)
     struct views v = view(&p->shape, p->b, p->k);
     graph_init(&g, &c->cudnn);
     if (p->backward)
-        describe_backward(&g, &v);
+        describe_backward(&g, &v, p->any_order);
     else
         describe_forward(&g, &v);
-    int st = graph_plan(&g, p->backward, &p->desc, &p->workspace);
+    int st = graph_plan(&g, p->backward && !p->any_order, &p->desc, &p->workspace);
     graph_finish(&g);
     return st;
 }
@@ -187,21 +194,31 @@ static size_t rowsum_bytes(const struct plan *p)
     return (size_t)round_up(p->b * h * p->shape.seq * (int64_t)sizeof(float), 256);
 }
 
+/* Of the sums of dq, behind the dot products. */
+static size_t sum_bytes(const struct plan *p)
+{
+    int64_t h = p->k * (p->shape.heads / p->shape.kv_heads);
+    return p->any_order
+               ? (size_t)round_up(p->b * h * p->shape.seq * p->shape.head_dim * (int64_t)sizeof(float), 256)
+               : 0;
+}
+
 /* What one run takes from the scratch. */
 static size_t run_bytes(const struct plan *p)
 {
-    return p->workspace + (p->backward ? rowsum_bytes(p) : 0);
+    return p->workspace + (p->backward ? rowsum_bytes(p) + sum_bytes(p) : 0);
 }
 
 /* Never more than cuDNN will ask for, so that no plan is made in vain. */
 static size_t least_bytes(const struct plan *p)
 {
     int64_t h = p->k * (p->shape.heads / p->shape.kv_heads);
-    return p->backward ? (size_t)(2 * p->b * h * p->shape.seq * p->shape.seq) + rowsum_bytes(p) : 0;
+    size_t scores = p->any_order ? 0 : (size_t)(2 * p->b * h * p->shape.seq * p->shape.seq);
+    return p->backward ? scores + rowsum_bytes(p) + sum_bytes(p) : 0;
 }
 
 /* What cuDNN's own front end refuses or works around. */
-static int check_shape(const struct attn_cudnn *c, const struct shape *s, int backward)
+static int check_shape(const struct attn_cudnn *c, const struct shape *s, int backward, int any_order)
 {
     size_t v = c->cudnn.version;
     if (s->head_dim % 8 != 0)
@@ -211,7 +228,7 @@ static int check_shape(const struct attn_cudnn *c, const struct shape *s, int ba
         return SHERD_FAIL(SHERD_EUNSUPPORTED, "cuDNN wants sequences longer than 1");
     if (!backward)
         return SHERD_OK;
-    if (!c->deterministic)
+    if (!any_order && !c->deterministic)
         return SHERD_FAIL(
             SHERD_EUNSUPPORTED, "cuDNN's backward is not known to be deterministic on this GPU");
     if (v == 91000 || v == 91001)
@@ -251,11 +268,13 @@ static int fit(struct attn_cudnn *c, struct plan *p, size_t scratch)
 }
 
 /* From the cache, or new. A refusal is cached too. */
-static int find(struct attn_cudnn *c, struct plan **out, struct shape shape, int backward, size_t scratch)
+static int find(
+    struct attn_cudnn *c, struct plan **out, struct shape shape, int backward, int any_order, size_t scratch)
 {
     struct plan *p = NULL;
     for (int i = 0; i < c->n && !p; i++)
-        if (c->plans[i].backward == backward && memcmp(&c->plans[i].shape, &shape, sizeof shape) == 0)
+        if (c->plans[i].backward == backward && c->plans[i].any_order == any_order &&
+            memcmp(&c->plans[i].shape, &shape, sizeof shape) == 0)
             p = &c->plans[i];
     if (!p) {
         struct plan *more = mem_realloc(c->plans, (size_t)c->n + 1, sizeof *c->plans);
@@ -263,8 +282,8 @@ static int find(struct attn_cudnn *c, struct plan **out, struct shape shape, int
             return SHERD_ENOMEM;
         c->plans = more;
         p = &c->plans[c->n];
-        *p = (struct plan){ .shape = shape, .backward = backward };
-        int st = check_shape(c, &shape, backward);
+        *p = (struct plan){ .shape = shape, .backward = backward, .any_order = any_order };
+        int st = check_shape(c, &shape, backward, any_order);
         if (st == SHERD_OK)
             st = fit(c, p, scratch);
         if (st != SHERD_OK && st != SHERD_EUNSUPPORTED)
@@ -285,7 +304,7 @@ static int find_forward(struct attn_cudnn *c, struct plan **p, const struct sher
     if (a->type != SHERD_BF16)
         return SHERD_FAIL(SHERD_EUNSUPPORTED, "cuDNN's attention is for bf16");
     struct shape shape = { a->batch, a->seq, a->heads, a->kv_heads, a->head_dim };
-    return find(c, p, shape, 0, SCRATCH_ATTENTION_SMALL);
+    return find(c, p, shape, 0, 0, SCRATCH_ATTENTION_SMALL);
 }
 
 static int find_backward(struct attn_cudnn *c, struct plan **p, const struct sherd_attention_backward *a)
@@ -293,8 +312,10 @@ static int find_backward(struct attn_cudnn *c, struct plan **p, const struct she
     if (a->type != SHERD_BF16)
         return SHERD_FAIL(SHERD_EUNSUPPORTED, "cuDNN's attention is for bf16");
     struct shape shape = { a->batch, a->seq, a->heads, a->kv_heads, a->head_dim };
-    int64_t bytes = scratch_attention_backward(a->batch, a->seq, a->heads, a->kv_heads, a->head_dim);
-    return find(c, p, shape, 1, (size_t)bytes);
+    int any_order = a->any_order != 0;
+    int64_t bytes =
+        scratch_attention_backward(a->batch, a->seq, a->heads, a->kv_heads, a->head_dim, any_order);
+    return find(c, p, shape, 1, any_order, (size_t)bytes);
 }
 
 /* ---- running ---- */
@@ -368,10 +389,14 @@ static int run_backward(struct attn_cudnn *c, const struct plan *p, cudaStream_t
     bind(&b, DK, dqkv + at.k);
     bind(&b, DV, dqkv + at.v);
     bind(&b, ROWSUM, scratch);
+    scratch += rowsum_bytes(p);
+    if (p->any_order)
+        bind(&b, DQ_SUM, scratch);
+    scratch += sum_bytes(p);
     bind(&b, SCALE, &a->scale);
     bind(&b, NEG_INF, &neg_inf);
     bind(&b, ONE, &one);
-    return cudnn_run(&c->cudnn, stream, p->desc, b.n, b.uids, b.pointers, scratch + rowsum_bytes(p));
+    return cudnn_run(&c->cudnn, stream, p->desc, b.n, b.uids, b.pointers, scratch);
 }
 
 int attn_cudnn_backward(struct attn_cudnn *c, cudaStream_t stream, const struct sherd_attention_backward *a)

@@ -36,6 +36,7 @@ struct sherd_config {
         const char *device; /* "cpu", "cuda" */
         int64_t threads;    /* CPU threads of a rank; 0 = share the cores among the ranks of the host */
         int64_t seed;
+        int deterministic; /* the same bits at every run, on GPUs too */
         enum sherd_resume resume;
         const char *comm; /* "auto", "shm", "tcp" */
         double timeout;   /* seconds */

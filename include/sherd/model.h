@@ -167,6 +167,7 @@ struct sherd_model_config {
     float rope_factor;                    /* linear, llama3: how far; 0 = 1 */
     float rope_low_freq, rope_high_freq;  /* llama3: turns within rope_context; 0 = 1 and 4 */
     int64_t rope_context;                 /* llama3: context of the first training; 0 = 8192 */
+    int any_order; /* backward may take sums in any order: faster on GPUs, other bits at each run */
 };
 
 /* Builds the spec of a family and creates the model. ECONFIG names the field. */

@@ -12,8 +12,8 @@
  * to nearest even. `grad_type` is the type of weight gradients (F32 or BF16), which are always ADDED to.
  * Outputs may not overlap inputs unless it is said. Every call returns a status: EINVAL for arguments that
  * cannot be right, UNSUPPORTED for a type this device lacks; failures of the work itself surface when the
- * queue is synchronized. Results are deterministic: the same inputs give the same bits, whatever the number
- * of threads.
+ * queue is synchronized. Results are deterministic (the same inputs give the same bits, whatever the number
+ * of threads) but where `any_order` allows sums to be taken in any order, for speed; the CPU never does.
  *
  * Letters: B batch, T sequence, C width, H heads, K kv heads, D head size, F mlp width, V vocabulary.
  */
@@ -209,6 +209,7 @@ struct sherd_attention_backward {
     int64_t batch, seq, heads, kv_heads, head_dim;
     float scale;
     enum sherd_dtype type;
+    int any_order; /* also asks for another scratch */
     void *scratch; /* sherd_attention_backward_scratch() bytes */
 };
 

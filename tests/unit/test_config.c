@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <sherd/engine.h>
+
 #include "base/file.h"
 #include "runtime/config.h"
 #include "runtime/keys.h"
@@ -414,6 +416,27 @@ static void reference_is_a_config_of_all_defaults(void **state)
     mem_free(text);
 }
 
+/* Attention in one order keeps the gradients of its scores; in any order, sums as large as its output. */
+static void one_order_takes_more_work_space(void **state)
+{
+    (void)state;
+    static const char *const set[] = { "model.context=1024", "dtype.param=bf16", "run.deterministic=true" };
+    uint64_t scratch[2];
+    for (int one_order = 0; one_order < 2; one_order++) {
+        struct sherd_config c;
+        struct sherd_model *model;
+        struct sherd_plan plan;
+        ASSERT_OK(sherd_config_parse(&c, "", 0, "test", set, 2 + one_order, 1));
+        ASSERT_OK(sherd_config_model(&model, &c));
+        ASSERT_OK(sherd_plan_make(&plan, &c, model, 1));
+        scratch[one_order] = plan.memory.scratch;
+        sherd_plan_free(&plan);
+        sherd_model_destroy(model);
+        sherd_config_free(&c);
+    }
+    assert_true(scratch[1] > 2 * scratch[0]);
+}
+
 /* Calls work on all of the interface with every k-th allocation failing. */
 static int everything(const char *text)
 {
@@ -476,6 +499,7 @@ int main(void)
         cmocka_unit_test(what_training_needs),
         cmocka_unit_test(printing_gives_the_same_config_and_its_sources),
         cmocka_unit_test(reference_is_a_config_of_all_defaults),
+        cmocka_unit_test(one_order_takes_more_work_space),
         cmocka_unit_test(survives_every_failed_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

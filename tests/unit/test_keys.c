@@ -30,6 +30,7 @@ static const struct sample samples[] = {
     SAMPLE(run, device, "cuda", "cuda"),
     SAMPLE(run, threads, "3", "3"),
     SAMPLE(run, seed, "1_000", "1000"),
+    SAMPLE(run, deterministic, "yes", "true"),
     SAMPLE(run, resume, "auto", "auto"),
     SAMPLE(run, comm, "tcp", "tcp"),
     SAMPLE(run, timeout, "2m", "120"),
