@@ -265,7 +265,7 @@ static void attention(struct bench *b, enum sherd_dtype type, int64_t seq, int64
         .scale = 0.125f,
         .type = type };
     f.scratch = take(b, (int64_t)sherd_attention_forward_scratch(&f), 1);
-    g.scratch = take(b, (int64_t)sherd_attention_backward_scratch(&g), 1);
+    g.scratch = take(b, (int64_t)sherd_attention_backward_scratch(&g, "cpu"), 1);
     char name[64];
     snprintf(name, sizeof(name), "attention forward %s T%lld D%lld", sherd_dtype_name(type), (long long)seq,
         (long long)dim);

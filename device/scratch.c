@@ -2,9 +2,12 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * Work space of the operations in bytes, rounded up to the alignment of device memory. A device may leave
- * some of it unused, but never needs more.
+ * some of it unused, but never needs more. Where kinds of devices differ by much, the formula asks for the
+ * kind.
  */
 #include "device/scratch.h"
+
+#include <string.h>
 
 #include <sherd/ops.h>
 
@@ -34,12 +37,14 @@ size_t sherd_attention_forward_scratch(const struct sherd_attention_forward *a)
 
 /* The dot products of out and dout, [B,H,T]; then, where storage is not float, sums of dq, [B,T,H,D]; or what
  * cuDNN wants, see scratch.h. */
-size_t sherd_attention_backward_scratch(const struct sherd_attention_backward *a)
+size_t sherd_attention_backward_scratch(const struct sherd_attention_backward *a, const char *device)
 {
     int64_t rows = a->batch * a->heads * a->seq;
     if (a->type == SHERD_F32 || a->kv_heads < 1)
         return room(rows, sizeof(float));
     size_t sums = room(rows, sizeof(float)) + room(rows * a->head_dim, sizeof(float));
+    if (device && !strcmp(device, "cpu"))
+        return sums;
     return MAX(sums,
         room(scratch_attention_backward(a->batch, a->seq, a->heads, a->kv_heads, a->head_dim, a->any_order),
             1));

@@ -37,7 +37,7 @@ static inline int64_t scratch_sum_blocks(int64_t n)
  * its tiles), in any order sums of dq (float). The smallest run is one kv head with its q heads, over one
  * sequence; as many as fit in SCRATCH_ATTENTION_BYTES are run at once.
  */
-#define SCRATCH_ATTENTION_BYTES ((int64_t)2 << 30)
+#define SCRATCH_ATTENTION_BYTES ((int64_t)512 << 20)
 #define SCRATCH_ATTENTION_SMALL 1024
 
 static inline int64_t scratch_attention_backward(

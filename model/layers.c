@@ -270,13 +270,12 @@ size_t attend_scratch(const struct transformer *t, const struct sherd_layer_plan
             .kv_heads = t->kv_heads,
             .head_dim = t->head_dim,
             .type = plan->type });
-    size_t backward =
-        sherd_attention_backward_scratch(&(struct sherd_attention_backward){ .batch = plan->in.batch,
-            .seq = plan->in.seq,
-            .heads = t->heads,
-            .kv_heads = t->kv_heads,
-            .head_dim = t->head_dim,
-            .type = plan->type,
-            .any_order = t->any_order });
-    return MAX(forward, backward);
+    struct sherd_attention_backward back = { .batch = plan->in.batch,
+        .seq = plan->in.seq,
+        .heads = t->heads,
+        .kv_heads = t->kv_heads,
+        .head_dim = t->head_dim,
+        .type = plan->type,
+        .any_order = t->any_order };
+    return MAX(forward, sherd_attention_backward_scratch(&back, plan->device));
 }

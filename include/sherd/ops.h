@@ -210,7 +210,7 @@ struct sherd_attention_backward {
     float scale;
     enum sherd_dtype type;
     int any_order; /* also asks for another scratch */
-    void *scratch; /* sherd_attention_backward_scratch() bytes */
+    void *scratch; /* sherd_attention_backward_scratch() bytes for this kind of device */
 };
 
 /* y[B,T,C] = wte[token] + wpe[position]; wpe [>=T,C] may be NULL. A token outside [0,V) fails at sync. */
@@ -304,12 +304,14 @@ struct sherd_clip_factor {
 SHERD_OPS(XX)
 #undef XX
 
-/* Work space in bytes: the same on every device, so that memory can be planned without one. Only the size
- * fields of the argument are read. */
+/* Work space in bytes: a function of sizes, so that memory can be planned where no such device is. Only the
+ * size fields of the argument are read. */
 SHERD_API size_t sherd_bias_backward_scratch(const struct sherd_bias_backward *a);
 SHERD_API size_t sherd_norm_backward_scratch(const struct sherd_norm_backward *a);
 SHERD_API size_t sherd_attention_forward_scratch(const struct sherd_attention_forward *a);
-SHERD_API size_t sherd_attention_backward_scratch(const struct sherd_attention_backward *a);
+/* On devices of the kind ("cpu", "cuda"); NULL: enough for every kind. */
+SHERD_API size_t sherd_attention_backward_scratch(
+    const struct sherd_attention_backward *a, const char *device);
 SHERD_API size_t sherd_embed_backward_scratch(const struct sherd_embed_backward *a);
 SHERD_API size_t sherd_loss_scratch(const struct sherd_loss *a);
 SHERD_API size_t sherd_square_sum_scratch(const struct sherd_square_sum *a);

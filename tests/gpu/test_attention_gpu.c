@@ -105,7 +105,7 @@ static struct result run(struct side *s, const struct shape *d, enum sherd_dtype
         .scale = f.scale,
         .type = type,
         .any_order = any_order };
-    size_t fs = sherd_attention_forward_scratch(&f), bs = sherd_attention_backward_scratch(&b);
+    size_t fs = sherd_attention_forward_scratch(&f), bs = sherd_attention_backward_scratch(&b, "cuda");
     up(s, &s->qkv, qkv, r.dqkv_bytes);
     up(s, &s->dout, dout, r.out_bytes);
     up(s, &s->out, NULL, r.out_bytes);

@@ -139,7 +139,7 @@ static void attention_case(struct op_test *t, const void *arg)
         .head_dim = s->dim,
         .scale = (float)scale_of(s),
         .type = s->type };
-    b.scratch = op_scratch(t, sherd_attention_backward_scratch(&b));
+    b.scratch = op_scratch(t, sherd_attention_backward_scratch(&b, op_on_cpu() ? "cpu" : "cuda"));
     OP_RUN(t, sherd_attention_backward(t->queue, &b));
     struct reference f = { .s = s, .qkv = qkv->host, .dout = dout->host };
     if (!t->repeat)
@@ -180,12 +180,30 @@ static void large_scores(void **state)
     both_types(shapes, ARRAY_LEN(shapes));
 }
 
+/* Room is asked for by kind of device: what cuDNN wants is not planned on a CPU. */
+static void scratch_is_that_of_the_device(void **state)
+{
+    (void)state;
+    struct sherd_attention_backward b = {
+        .batch = 8, .seq = 2048, .heads = 32, .kv_heads = 4, .head_dim = 64, .type = SHERD_BF16
+    };
+    size_t rows = 8 * 2048 * 32, cpu = sherd_attention_backward_scratch(&b, "cpu");
+    assert_int_equal(cpu, rows * sizeof(float) + rows * 64 * sizeof(float));
+    assert_true(sherd_attention_backward_scratch(&b, "cuda") > cpu);
+    assert_int_equal(
+        sherd_attention_backward_scratch(&b, NULL), sherd_attention_backward_scratch(&b, "cuda"));
+    assert_true(sherd_attention_backward_scratch(&b, NULL) < (size_t)600 << 20);
+    b.type = SHERD_F32;
+    assert_int_equal(sherd_attention_backward_scratch(&b, "cpu"), rows * sizeof(float));
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_sizes),
         cmocka_unit_test(several_tiles),
         cmocka_unit_test(large_scores),
+        cmocka_unit_test(scratch_is_that_of_the_device),
     };
     return op_main(argc, argv, tests, ARRAY_LEN(tests));
 }
