@@ -420,13 +420,14 @@ static void reference_is_a_config_of_all_defaults(void **state)
 static void one_order_takes_more_work_space(void **state)
 {
     (void)state;
-    static const char *const set[] = { "model.context=1024", "dtype.param=bf16", "run.deterministic=true" };
+    static const char *const set[] = { "run.device=cuda", "model.context=1024", "dtype.param=bf16",
+        "run.deterministic=true" };
     uint64_t scratch[2];
     for (int one_order = 0; one_order < 2; one_order++) {
         struct sherd_config c;
         struct sherd_model *model;
         struct sherd_plan plan;
-        ASSERT_OK(sherd_config_parse(&c, "", 0, "test", set, 2 + one_order, 1));
+        ASSERT_OK(sherd_config_parse(&c, "", 0, "test", set, 3 + one_order, 1));
         ASSERT_OK(sherd_config_model(&model, &c));
         ASSERT_OK(sherd_plan_make(&plan, &c, model, 1));
         scratch[one_order] = plan.memory.scratch;
