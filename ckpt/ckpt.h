@@ -82,6 +82,11 @@ int ckpt_job_bytes(const struct ckpt_job *job, uint64_t *mine, uint64_t *all);
  * type than its view has is converted. Padding is left alone. Sets job->meta and job->bytes_read. */
 int ckpt_load(struct ckpt_job *job, const char *path);
 
+/* Collective. Fills the weights of the views from a model folder (model.safetensors, or several files and
+ * their index), by name; each rank reads only what it needs and counts it in job->bytes_read. Other states
+ * are left alone. */
+int ckpt_import(struct ckpt_job *job, const char *dir);
+
 /* Removes what does not stay, for the run of that id (0: checkpoints of unknown runs), and what ckpt_tidy
  * does. One rank calls it. */
 int ckpt_rotate(const char *dir, const struct ckpt_keep *keep, uint64_t run);

@@ -348,9 +348,21 @@ static int take_options(struct sherd_config *config, const struct sherd_config_d
     return SHERD_OK;
 }
 
-/* `text` is what desc->path holds. */
-static int parse(
-    struct sherd_config *out, const char *text, size_t bytes, const struct sherd_config_desc *desc)
+/* --model with the folder of a Hugging Face model. */
+static int take_folder(struct sherd_config *config, const char *path)
+{
+    struct config_origin *origin = config->origin;
+    char *setting = mem_printf("model.from=%s", path);
+    origin->reading = "--model";
+    int st = setting ? take_override(config, setting) : SHERD_ENOMEM;
+    mem_free(setting);
+    return st;
+}
+
+/* `text` is what desc->path holds. A text that comes from no file names folders that need not be there: then
+ * `import` is 0. */
+static int parse(struct sherd_config *out, const char *text, size_t bytes,
+    const struct sherd_config_desc *desc, int import)
 {
     int st = init(out, desc->path);
     if (st != SHERD_OK)
@@ -358,8 +370,11 @@ static int parse(
     SHERD_TRY_OUT(set_defaults(out));
     SHERD_TRY_OUT(take_file(out, text, bytes, desc->path));
     if (desc->model)
-        SHERD_TRY_OUT(take_model(out, desc->model));
+        SHERD_TRY_OUT(
+            file_is_dir(desc->model) ? take_folder(out, desc->model) : take_model(out, desc->model));
     SHERD_TRY_OUT(take_options(out, desc));
+    if (import)
+        SHERD_TRY_OUT(config_import(out));
     SHERD_TRY_OUT(config_settle(out));
     if (desc->world != 0)
         SHERD_TRY_OUT(config_derive_batch(out, desc->world));
@@ -373,8 +388,8 @@ int sherd_config_parse(struct sherd_config *out, const char *text, size_t bytes,
     const char *const *overrides, int n, int world)
 {
     return parse(out, text, bytes,
-        &(struct sherd_config_desc){
-            .path = name, .overrides = overrides, .n_overrides = n, .world = world });
+        &(struct sherd_config_desc){ .path = name, .overrides = overrides, .n_overrides = n, .world = world },
+        0);
 }
 
 int sherd_config_read(struct sherd_config *out, const struct sherd_config_desc *desc)
@@ -383,7 +398,7 @@ int sherd_config_read(struct sherd_config *out, const struct sherd_config_desc *
     size_t bytes;
     *out = (struct sherd_config){ 0 };
     SHERD_TRY(file_read_text(&text, &bytes, desc->path, YAML_TEXT_BYTES));
-    int st = parse(out, text, bytes, desc);
+    int st = parse(out, text, bytes, desc, 1);
     mem_free(text);
     return st;
 }
@@ -472,13 +487,17 @@ int config_copy(struct sherd_config *out, const struct sherd_config *in)
     int st = init(out, from ? from->name : "settings");
     if (st != SHERD_OK)
         goto out;
-    void *origin = out->origin;
+    struct config_origin *origin = out->origin;
     *out = *in;
     out->origin = origin;
     if (from)
         SHERD_TRY_OUT(copy_remarks(origin, from));
+    if (from && from->from_json) {
+        origin->from_json = arena_strdup(&origin->arena, from->from_json);
+        SHERD_TRY_OUT(origin->from_json ? SHERD_OK : SHERD_ENOMEM);
+    }
     for (int i = 0; i < key_count(); i++) {
-        SHERD_TRY_OUT(copy_texts(key_at(i), out, &((struct config_origin *)origin)->arena));
+        SHERD_TRY_OUT(copy_texts(key_at(i), out, &origin->arena));
         SHERD_TRY_OUT(copy_source(out, in, key_at(i)));
     }
 out:

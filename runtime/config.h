@@ -24,6 +24,10 @@ int config_check_train(const struct sherd_config *config);
 /* What the schedule needs of the number of steps, ECONFIG otherwise: for runs by epochs, whose steps are
  * known only when the data is; when train.steps is given, reading has checked it. */
 int config_check_steps(const struct sherd_config *config, int64_t steps);
+/* The default of model.from. */
+#define CONFIG_NO_FROM "none"
+/* 1 if the run starts from the weights in model.from. */
+int config_has_from(const struct sherd_config *config);
 /* A config of its own, texts and all. */
 int config_copy(struct sherd_config *out, const struct sherd_config *in);
 
@@ -68,6 +72,7 @@ struct config_origin {
     const char *foreign; /* "DeepSpeed, ds.json", NULL if nothing was read from another system's file */
     struct config_remark *remarks;
     struct config_late late;
+    const char *from_json;       /* config.json of model.from, once read */
     struct config_source from[]; /* one for each row of keys.c */
 };
 
@@ -81,6 +86,10 @@ int config_where(const struct sherd_config *config, const struct key *key, const
 void config_remarks(const struct sherd_config *config, const char *start, struct text *out);
 /* Checks that concern several keys; replaces KEY_UNSET by what follows from other keys. */
 int config_settle(struct sherd_config *config);
+
+/* Takes the settings of the model from the config.json in model.from; ECONFIG or the reader's status for what
+ * does not fit. */
+int config_import(struct sherd_config *config);
 
 /* Fails with "where: key: ..." for the key at `path`. */
 #define CONFIG_FAIL(config, path, ...) config_fail_at(config, path, SHERD_FAIL(SHERD_ECONFIG, __VA_ARGS__))

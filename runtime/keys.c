@@ -109,6 +109,8 @@ static const struct key keys[] = {
     { "run.timeout", KEY_SECONDS, AT(run.timeout), .min = 0, .max = 1e6, .flags = KEY_ABOVE, .initial = "600",
       .help = "longest wait for another rank: seconds, or 90s, 10m, 2h" },
 
+    { TEXT("model.from", model.from, NULL, "none"),
+      .help = "folder of a Hugging Face model to start from; its config.json then gives the keys below" },
     { TEXT("model.family", model.family, sherd_model_family, "llama"),
       .help = "kind of transformer" },
     { INT("model.vocab", model.vocab, 1, INT_MOST, "256"),

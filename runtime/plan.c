@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "model/model.h"
+#include "runtime/config.h"
 #include "shard/store.h"
 
 #define REGION_ALIGN 256
@@ -180,16 +181,18 @@ int sherd_config_model(struct sherd_model **out, const struct sherd_config *c)
         .rope_low_freq = (float)c->model.rope_low_freq,
         .rope_high_freq = (float)c->model.rope_high_freq,
         .rope_context = c->model.rope_context };
+    const struct config_origin *origin = c->origin;
     SHERD_TRY(sherd_model_build(out, &m));
-    for (int i = 0; i < c->model.freeze.n; i++) {
-        int st = model_freeze(*out, c->model.freeze.items[i]);
-        if (st != SHERD_OK) {
-            sherd_model_destroy(*out);
-            *out = NULL;
-            return st;
-        }
-    }
+    int st = SHERD_OK;
+    if (origin && origin->from_json)
+        SHERD_TRY_OUT(model_set_export(*out, origin->from_json));
+    for (int i = 0; i < c->model.freeze.n; i++)
+        SHERD_TRY_OUT(model_freeze(*out, c->model.freeze.items[i]));
     return SHERD_OK;
+out:
+    sherd_model_destroy(*out);
+    *out = NULL;
+    return st;
 }
 
 int sherd_plan_make(

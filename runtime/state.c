@@ -243,3 +243,19 @@ int sherd_engine_load(struct sherd_engine *e, const char *path)
     mem_free(views);
     return st;
 }
+
+int sherd_engine_import(struct sherd_engine *e, const char *dir, uint64_t *bytes)
+{
+    struct shard_view *views = NULL;
+    int n = 0, st = make_views(e, &views, &n);
+    struct ckpt_job job = make_job(e, views, n);
+    st = comm_agree(e->comm, st);
+    if (st == SHERD_OK)
+        st = ckpt_import(&job, dir);
+    if (st == SHERD_OK)
+        st = engine_spread(e);
+    if (st == SHERD_OK && bytes)
+        *bytes = job.bytes_read;
+    mem_free(views);
+    return st;
+}

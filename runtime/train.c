@@ -166,7 +166,8 @@ static int resume(struct run *r)
     if (!found[0]) {
         if (r->rank == 0 && r->config.run.resume == SHERD_RESUME_AUTO)
             log_info("nothing to resume in %s: starting at step 1", r->config.run.dir);
-        return SHERD_OK;
+        return config_has_from(&r->config) ? sherd_engine_import(r->engine, r->config.model.from, NULL)
+                                           : SHERD_OK;
     }
     SHERD_TRY(sherd_engine_load(r->engine, found));
     if (r->rank == 0)

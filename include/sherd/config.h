@@ -42,6 +42,7 @@ struct sherd_config {
         double timeout;   /* seconds */
     } run;
     struct {
+        const char *from; /* folder of a Hugging Face model to start from; "none" */
         const char *family;
         int64_t vocab, width, layers, heads, kv_heads, head_dim, mlp_width, context;
         int tied;
@@ -113,13 +114,13 @@ struct sherd_config {
  * texts that were in them stay owned by the config, new ones are the caller's. */
 SHERD_API int sherd_config_default(struct sherd_config *out);
 /* Reads a file of sherd's settings, DeepSpeed's or Accelerate's, then applies the overrides
- * ("key.path=value", n of them) as if they stood in it; of two for the same key the later one holds. `world`
- * is the number of ranks, for the batch arithmetic; 0 = unknown, arithmetic not checked. ECONFIG with
- * "file:line: key: ..." for an unknown, repeated, ill-typed or contradicting key, with the nearest valid one.
- * On failure *out is zero. */
+ * ("key.path=value", n of them) as if they stood in it; of two for the same key the later one holds. With
+ * model.from, the config.json there is read too. `world` is the number of ranks, for the batch arithmetic; 0
+ * = unknown, arithmetic not checked. ECONFIG with "file:line: key: ..." for an unknown, repeated, ill-typed
+ * or contradicting key, with the nearest valid one. On failure *out is zero. */
 SHERD_API int sherd_config_load(
     struct sherd_config *out, const char *path, const char *const *overrides, int n, int world);
-/* The same from memory; `name` stands for the file in messages. */
+/* The same from memory; `name` stands for the file in messages. model.from is not looked into. */
 SHERD_API int sherd_config_parse(struct sherd_config *out, const char *text, size_t bytes, const char *name,
     const char *const *overrides, int n, int world);
 /* One setting from elsewhere, told by its source: { "data.train=[a, b]", "--data" }. */
@@ -127,8 +128,9 @@ struct sherd_option {
     const char *setting, *source;
 };
 struct sherd_config_desc {
-    const char *path;                   /* the file: sherd's own, or DeepSpeed's or Accelerate's */
-    const char *model;                  /* another file, whose section model is read; NULL for none */
+    const char *path;  /* the file: sherd's own, or DeepSpeed's or Accelerate's */
+    const char *model; /* another file, whose section model is read, or the folder of a Hugging
+                          Face model, as model.from; NULL for none */
     const struct sherd_option *options; /* applied after the files, */
     const char *const *overrides;       /* and these after them */
     int n_options, n_overrides, world;

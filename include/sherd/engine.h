@@ -68,6 +68,11 @@ SHERD_API int sherd_engine_save(struct sherd_engine *engine, const char *dir, co
 /* Collective. Loads a checkpoint written at any stage and any world. `path` is a step folder. */
 SHERD_API int sherd_engine_load(struct sherd_engine *engine, const char *path);
 
+/* Collective. Takes the weights from the folder of a Hugging Face model, in F32, BF16 or F16; each rank reads
+ * only its own part. *bytes, if not NULL, becomes what this rank has read. Steps and optimizer state stay as
+ * they are. */
+SHERD_API int sherd_engine_import(struct sherd_engine *engine, const char *dir, uint64_t *bytes);
+
 /* Collective. Copies one tensor, whole, as F32 to host memory: what = "weight", "grad" (of the last step,
  * before clipping) or the name of an optimizer state ("adam.m"). n elements must match. */
 SHERD_API int sherd_engine_tensor(

@@ -172,6 +172,10 @@ struct sherd_model_config {
 
 /* Builds the spec of a family and creates the model. ECONFIG names the field. */
 SHERD_API int sherd_model_build(struct sherd_model **out, const struct sherd_model_config *config);
+/* The config of a model of Hugging Face from the text of its config.json; `name` stands for the file in
+ * messages. EUNSUPPORTED names what sherd does not compute, EFORMAT what is missing or no number. */
+SHERD_API int sherd_model_config_json(
+    struct sherd_model_config *out, const char *text, size_t bytes, const char *name);
 /* Names of the families, in order; NULL past the end. */
 SHERD_API const char *sherd_model_family(int i);
 

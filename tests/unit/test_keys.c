@@ -34,6 +34,7 @@ static const struct sample samples[] = {
     SAMPLE(run, resume, "auto", "auto"),
     SAMPLE(run, comm, "tcp", "tcp"),
     SAMPLE(run, timeout, "2m", "120"),
+    SAMPLE(model, from, "models/a b", "\"models/a b\""),
     SAMPLE(model, family, "gpt2", "gpt2"),
     SAMPLE(model, vocab, "50257", "50257"),
     SAMPLE(model, width, "768", "768"),

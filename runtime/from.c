@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * model.from: the folder of a Hugging Face model gives the settings of the model, and keeps its config.json
+ * for what this run will export. The weights are read later, by the engine.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "model/model.h"
+#include "runtime/config.h"
+#include "runtime/keys.h"
+
+#define CONFIG_JSON "config.json"
+#define CONFIG_BYTES ((size_t)16 << 20)
+
+int config_has_from(const struct sherd_config *config)
+{
+    return config->model.from && strcmp(config->model.from, CONFIG_NO_FROM) != 0;
+}
+
+/* The double that stands in a text where the float stood: 1e-6, not 9.99999997e-07. */
+static double decimal(float value)
+{
+    char text[32];
+    return strtod(model_float_text(value, text), NULL);
+}
+
+static void set_model(struct sherd_config *c, const struct sherd_model_config *m)
+{
+    c->model.family = m->family;
+    c->model.vocab = m->vocab;
+    c->model.width = m->width;
+    c->model.layers = m->layers;
+    c->model.heads = m->heads;
+    c->model.kv_heads = m->kv_heads;
+    c->model.head_dim = m->head_dim;
+    c->model.mlp_width = m->mlp_width;
+    c->model.context = m->context;
+    c->model.tied = m->tied;
+    c->model.norm_eps = decimal(m->norm_eps);
+    c->model.init_std = decimal(m->init_std);
+    if (m->rope_theta > 0)
+        c->model.rope_theta = decimal(m->rope_theta);
+    c->model.rope_scaling = m->rope_scaling;
+    if (m->rope_scaling != SHERD_ROPE_PLAIN)
+        c->model.rope_factor = decimal(m->rope_factor);
+    if (m->rope_scaling != SHERD_ROPE_LLAMA3)
+        return;
+    c->model.rope_low_freq = decimal(m->rope_low_freq);
+    c->model.rope_high_freq = decimal(m->rope_high_freq);
+    c->model.rope_context = m->rope_context;
+}
+
+/* All that set_model may set. */
+static const char *const paths[] = { "model.family", "model.vocab", "model.width", "model.layers",
+    "model.heads", "model.kv_heads", "model.head_dim", "model.mlp_width", "model.context", "model.tied",
+    "model.norm_eps", "model.rope_theta", "model.rope_scaling", "model.rope_factor", "model.rope_low_freq",
+    "model.rope_high_freq", "model.rope_context", "model.init_std" };
+
+static int value_text(const struct sherd_config *c, const struct key *key, char **out)
+{
+    struct text t = { 0 };
+    key_print(key, c, &t);
+    return text_take(&t, out);
+}
+
+/* A key that was given must say the same as config.json; "auto" says nothing. */
+static int settle_key(
+    struct sherd_config *c, const struct sherd_config *was, const struct key *key, const char *file)
+{
+    char *now = NULL, *given = NULL;
+    const char *where;
+    int st = SHERD_OK;
+    SHERD_TRY_OUT(config_where(was, key, &where));
+    SHERD_TRY_OUT(value_text(c, key, &now));
+    SHERD_TRY_OUT(value_text(was, key, &given));
+    if (where != CONFIG_DEFAULT && strcmp(given, "auto") && strcmp(now, given) &&
+        strcmp(key->path, "model.init_std"))
+        SHERD_TRY_OUT(CONFIG_FAIL(was, key->path,
+            "%s, but %s says %s: remove the line, for model.from gives it, or take another model", given,
+            file, now));
+    SHERD_TRY_OUT(config_note(c, key, file));
+out:
+    mem_free(now);
+    mem_free(given);
+    return st;
+}
+
+int config_import(struct sherd_config *c)
+{
+    struct config_origin *origin = c->origin;
+    struct sherd_config was = *c;
+    struct sherd_model_config model;
+    char *text = NULL;
+    size_t bytes;
+    if (!config_has_from(c))
+        return SHERD_OK;
+    if (!file_is_dir(c->model.from))
+        return CONFIG_FAIL(c, "model.from",
+            "%s: there is no such folder; name one with a " CONFIG_JSON
+            " and safetensors files, as a clone from Hugging Face",
+            c->model.from);
+    const char *file = arena_printf(&origin->arena, "%s/" CONFIG_JSON, c->model.from);
+    if (!file)
+        return SHERD_ENOMEM;
+    int st = file_read_text(&text, &bytes, file, CONFIG_BYTES);
+    if (st == SHERD_OK)
+        st = sherd_model_config_json(&model, text, bytes, file);
+    if (st != SHERD_OK) {
+        st = config_fail_at(c, "model.from", st);
+        goto out;
+    }
+    set_model(c, &model);
+    for (size_t i = 0; i < ARRAY_LEN(paths); i++)
+        SHERD_TRY_OUT(settle_key(c, &was, key_find(paths[i]), file));
+    origin->from_json = arena_strdup(&origin->arena, text);
+    st = origin->from_json ? SHERD_OK : SHERD_ENOMEM;
+out:
+    mem_free(text);
+    return st;
+}
