@@ -306,6 +306,7 @@ static int read_one(struct load *l, struct ferry *ferry, const struct read *r)
             st = ferry_in(ferry, r->to + (size_t)at * to, (size_t)n * to);
         if (st != SHERD_OK)
             return status_context(st, "tensor '%s'", r->t->name);
+        comm_beat(l->job->comm);
     }
     return SHERD_OK;
 }

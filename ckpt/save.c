@@ -268,6 +268,7 @@ int ckpt_saver_create(
         ckpt_saver_destroy(saver);
         return st;
     }
+    stream_tell(saver->stream, comm);
     *out = saver;
     return SHERD_OK;
 }

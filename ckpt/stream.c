@@ -31,6 +31,7 @@ struct slab {
 
 struct stream {
     struct sherd_device *dev;
+    struct sherd_comm *comm;   /* told of every write, may be NULL */
     struct sherd_queue *queue; /* carries the copies */
     struct sherd_event *taken;
     struct write_queue *writes;
@@ -138,6 +139,8 @@ static void take_written(struct stream *s)
     }
     struct slab *slab = (struct slab *)((char *)op - offsetof(struct slab, op));
     s->writing--;
+    if (s->comm)
+        comm_beat(s->comm);
     pthread_mutex_lock(&s->lock);
     keep_failure(s, st);
     slab->next = s->free;
@@ -334,6 +337,11 @@ void stream_destroy(struct stream *s)
     pthread_cond_destroy(&s->more);
     pthread_mutex_destroy(&s->lock);
     mem_free(s);
+}
+
+void stream_tell(struct stream *s, struct sherd_comm *comm)
+{
+    s->comm = comm;
 }
 
 uint64_t stream_memory(const struct stream *s)

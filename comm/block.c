@@ -279,6 +279,7 @@ void block_abort(struct block *block, int rank, const char *reason)
 {
     struct head *head = block->head;
     uint32_t none = ABORT_NONE;
+    board_close(block->board);
     if (atomic_compare_exchange_strong(&head->abort_state, &none, ABORT_WRITING)) {
         head->abort_rank = rank;
         snprintf(head->abort_text, sizeof(head->abort_text), "%s", reason);
@@ -323,8 +324,9 @@ static int fail_dead(const struct block_channel *channel, int rank, const char *
 {
     char text[1000];
     uint8_t absent[BLOCK_RANKS] = { 0 };
-    const struct board *board = channel->block->board;
+    struct board *board = channel->block->board;
     int pid = (int)atomic_load(&channel->block->head->members[rank].pid);
+    board_close(board);
     if (board_pinned(board, rank) == 0)
         return SHERD_FAIL(SHERD_EPEER, "rank %d (pid %d) has died%s", rank, pid, waited);
     absent[rank] = 1;
@@ -418,7 +420,7 @@ const char *block_calls_text(const struct block_call *calls, int size, char *buf
             board_ranks(same, size, names, sizeof(names)), block_call_text(&calls[r], what, sizeof(what)));
         if (calls[r].place.text[0] && len + 1 < bytes)
             len += (size_t)snprintf(
-                buf + len, bytes - len, ", instruction %lld of the step", (long long)calls[r].place.done);
+                buf + len, bytes - len, " (its place number %lld)", (long long)calls[r].place.done);
     }
     return buf;
 }

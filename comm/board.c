@@ -38,6 +38,7 @@ struct seat {
 
 struct board {
     _Alignas(LINE) _Atomic uint32_t claimed;
+    _Atomic uint32_t closed;
     int32_t size;
     struct seat seats[];
 };
@@ -130,9 +131,16 @@ void board_pin(struct board *board, int rank, const struct board_place *place)
 {
     struct seat *seat = &board->seats[rank];
     struct board_note note = { .place = *place, .seconds = clock_seconds() };
+    if (atomic_load_explicit(&board->closed, memory_order_relaxed))
+        return;
     uint64_t n = atomic_load_explicit(&seat->pinned, memory_order_relaxed);
     put(seat->trail[n % BOARD_TRAIL], &note, sizeof(note));
     atomic_store_explicit(&seat->pinned, n + 1, memory_order_release);
+}
+
+void board_close(struct board *board)
+{
+    atomic_store(&board->closed, 1);
 }
 
 void board_beat(struct board *board, int rank)

@@ -22,7 +22,7 @@
 /* Where a rank is: in words, and counted. */
 struct board_place {
     int64_t step;                /* from 1; 0 = in none */
-    int64_t done;                /* instructions begun in this step */
+    int64_t done;                /* places told so far */
     char text[BOARD_TEXT_BYTES]; /* "last:17 reduce block1" */
 };
 
@@ -47,6 +47,8 @@ void board_enter(struct board *board, int rank, int pid);
 /* The same for a rank of another host. */
 void board_enter_as(struct board *board, int rank, int pid, const char *host);
 void board_pin(struct board *board, int rank, const struct board_place *place);
+/* The job has failed: what is pinned from now on would not tell where it did, and is not. */
+void board_close(struct board *board);
 /* Still at it: in long work between two places. */
 void board_beat(struct board *board, int rank);
 /* Figures of the rank as of step `step`, for whoever looks. */

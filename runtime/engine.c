@@ -38,6 +38,11 @@ static int open_queues(struct sherd_engine *e)
         SHERD_TRY(sherd_queue_create(&e->gather_queue, e->dev, SHERD_QUEUE_SIDE));
         SHERD_TRY(sherd_queue_create(&e->reduce_queue, e->dev, SHERD_QUEUE_SIDE));
     }
+    return SHERD_OK;
+}
+
+static int open_comms(struct sherd_engine *e)
+{
     SHERD_TRY(sherd_comm_dup(&e->reduce_comm, e->comm));
     e->mover = (struct shard_mover){ .store = &e->store,
         .compute = e->compute,
@@ -148,8 +153,8 @@ int sherd_engine_create(struct sherd_engine **out, const struct sherd_engine_des
     int st = SHERD_OK;
     *out = NULL;
     struct sherd_engine *e = mem_zalloc(1, sizeof(*e));
-    if (!e)
-        return SHERD_ENOMEM;
+    if (!e) /* the others are on their way to the first agreement */
+        return desc->comm ? comm_agree(desc->comm, SHERD_ENOMEM) : SHERD_ENOMEM;
     keep_config(&e->config, desc->config);
     e->steps = desc->config->train.steps;
     e->model = desc->model;
@@ -160,16 +165,25 @@ int sherd_engine_create(struct sherd_engine **out, const struct sherd_engine_des
         SHERD_TRY_OUT(sherd_comm_open(&e->own_comm, e->dev, &single));
         e->comm = e->own_comm;
     }
-    SHERD_TRY_OUT(comm_agree(
-        e->comm, plan_init(&e->plan, desc->config, e->model, e->dev->ops->kind, sherd_comm_size(e->comm))));
+    st = watch_start(e->comm, "init: plan");
+    if (st == SHERD_OK)
+        st = plan_init(&e->plan, desc->config, e->model, e->dev->ops->kind, sherd_comm_size(e->comm));
+    SHERD_TRY_OUT(comm_agree(e->comm, st));
     SHERD_TRY_OUT(compare_plans(e, desc->config));
-    SHERD_TRY_OUT(open_queues(e));
-    st = store_init(&e->store, &e->plan.memory_desc, sherd_comm_rank(e->comm), e->dev);
+    SHERD_TRY_OUT(comm_agree(e->comm, open_queues(e)));
+    SHERD_TRY_OUT(open_comms(e));
+    st = watch_start(e->comm, "init: memory");
+    if (st == SHERD_OK)
+        st = watch_init(e);
+    if (st == SHERD_OK)
+        st = store_init(&e->store, &e->plan.memory_desc, sherd_comm_rank(e->comm), e->dev);
     if (st == SHERD_OK)
         st = alloc_work(e);
     SHERD_TRY_OUT(comm_agree(e->comm, st));
-    SHERD_TRY_OUT(store_expose(&e->store, e->comm));
-    SHERD_TRY_OUT(store_expose(&e->store, e->reduce_comm));
+    st = store_expose(&e->store, e->comm);
+    SHERD_KEEP(st, store_expose(&e->store, e->reduce_comm));
+    SHERD_KEEP(st, watch_start(e->comm, "init: weights"));
+    SHERD_TRY_OUT(comm_agree(e->comm, st));
     SHERD_TRY_OUT(engine_init_weights(e));
 out:
     if (st != SHERD_OK) {
@@ -211,6 +225,7 @@ void sherd_engine_destroy(struct sherd_engine *e)
     mem_free(e->gradients);
     mem_free(e->fresh);
     mem_free(e->fresh_units);
+    watch_finish(e);
     mem_free(e);
 }
 
@@ -281,7 +296,9 @@ int sherd_engine_eval(
 {
     for (int i = 0; i < n; i++)
         SHERD_TRY(step_check_batch(e, &batches[i], i));
-    int st = forward_only(e, batches, n, NULL);
+    int st = watch_part(e, WATCH_OTHER, "evaluate");
+    if (st == SHERD_OK)
+        st = forward_only(e, batches, n, NULL);
     if (st != SHERD_OK)
         return step_give_up(e, st);
     double count = e->host_scalars[SCALAR_COUNT];

@@ -11,6 +11,7 @@
 
 #include "runtime/plan.h"
 #include "runtime/profile.h"
+#include "runtime/watch.h"
 #include "shard/move.h"
 
 /* Tokens of one micro-batch on their way to the device. */
@@ -44,6 +45,7 @@ struct sherd_engine {
     int flag;                /* this rank wishes to stop: goes round with the next step's counts */
     int broken;              /* a step failed half-way: only destroy is left */
     struct profile *profile; /* NULL: steps are not timed; owned */
+    struct watch watch;
 };
 
 /* Fills everything whole from the rank's own slices: masters to parameters, then gathers. Collective. */

@@ -49,11 +49,17 @@ static int spread_unit(struct sherd_engine *e, int u)
     return SHERD_OK;
 }
 
-int engine_spread(struct sherd_engine *e)
+static int spread_units(struct sherd_engine *e)
 {
     for (int u = 0; u < e->plan.layout.n_units; u++)
         SHERD_TRY(spread_unit(e, u));
     return sherd_queue_sync(e->compute);
+}
+
+int engine_spread(struct sherd_engine *e)
+{
+    int st = spread_units(e);
+    return st == SHERD_OK ? st : step_give_up(e, st);
 }
 
 /* All views of the rank's own slices; mem_free(*out). */
@@ -218,6 +224,7 @@ int sherd_engine_save(struct sherd_engine *e, const char *dir, const char *extra
     int n = 0, st = make_views(e, &views, &n);
     struct ckpt_job job = make_job(e, views, n);
     job.meta.extra = extra;
+    SHERD_KEEP(st, watch_part(e, WATCH_SAVE, "save"));
     st = comm_agree(e->comm, st);
     if (st == SHERD_OK)
         st = ckpt_save(&job, dir);
@@ -230,6 +237,7 @@ int sherd_engine_load(struct sherd_engine *e, const char *path)
     struct shard_view *views = NULL;
     int n = 0, st = make_views(e, &views, &n);
     struct ckpt_job job = make_job(e, views, n);
+    SHERD_KEEP(st, watch_part(e, WATCH_OTHER, "load"));
     st = comm_agree(e->comm, st);
     if (st == SHERD_OK)
         st = ckpt_load(&job, path);

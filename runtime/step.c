@@ -111,7 +111,9 @@ static int run_layer(struct sherd_engine *e, enum program_list list, const struc
     int backward = in->op == PROGRAM_BACKWARD, unit = layer->unit;
     int fresh = backward && e->fresh_units[unit];
     memset(e->fresh, fresh, (size_t)e->plan.layout.units[unit].n_params);
+    enum watch_phase phase = watch_phase(e, WATCH_WAIT);
     SHERD_TRY(move_await(&e->mover, unit));
+    watch_phase(e, phase);
     if (fresh && (batch->batch == 0 || !layer->ops->overwrites))
         SHERD_TRY(settle_unit(e, unit));
     if (batch->batch == 0) /* this rank has nothing to compute; it still moves units for the others */
@@ -246,7 +248,12 @@ static int run_list(struct sherd_engine *e, enum program_list list, const struct
 {
     const struct program_code *code = &e->plan.program.list[list];
     for (int i = 0; i < code->n; i++) {
-        int st = profile_instr_begin(e->profile, list, i);
+        int st = watch_instr(e, list, i);
+        if (st > 0) {
+            e->watch.done--;
+            continue;
+        }
+        SHERD_KEEP(st, profile_instr_begin(e->profile, list, i));
         if (st == SHERD_OK)
             st = run_instr(e, list, &code->at[i], batch, index, first, logits);
         if (st == SHERD_OK)
@@ -316,6 +323,7 @@ static int send_count(struct sherd_engine *e, const struct sherd_batch *micro, i
         host[SCALAR_OWN_ROWS] += (double)micro[i].batch;
     }
     host[SCALAR_OWN_FLAG] = e->flag;
+    SHERD_TRY(watch_part(e, WATCH_WAIT, "counts"));
     SHERD_TRY(profile_part_begin(e->profile, "counts"));
     SHERD_TRY(sherd_copy(e->compute,
         &(struct sherd_copy){ .dst = e->scalars, .src = host, .bytes = SCALAR_ALL * sizeof(*host) }));
@@ -343,7 +351,7 @@ static int run_step(struct sherd_engine *e, const struct sherd_batch *micro, int
 int step_give_up(struct sherd_engine *e, int st)
 {
     e->broken = 1;
-    char reason[512];
+    char reason[1500];
     strncpy(reason, sherd_error(), sizeof(reason) - 1);
     reason[sizeof(reason) - 1] = 0;
     e->dev->probe = NULL;
@@ -356,7 +364,8 @@ int step_give_up(struct sherd_engine *e, int st)
 
 static int sync_queues(struct sherd_engine *e)
 {
-    int st = sherd_queue_sync(e->compute);
+    int st = watch_part(e, WATCH_WAIT, "end of the step");
+    SHERD_KEEP(st, sherd_queue_sync(e->compute));
     SHERD_KEEP(st, sherd_queue_sync(e->reduce_queue));
     SHERD_KEEP(st, sherd_queue_sync(e->gather_queue));
     return st;
@@ -405,6 +414,7 @@ int sherd_engine_step(
     e->step++;
     e->tokens_seen += (int64_t)e->host_scalars[SCALAR_COUNT];
     e->samples_seen += (int64_t)e->host_scalars[SCALAR_ROWS];
+    watch_step(e);
     if (stats)
         fill_stats(e, stats, started);
     return SHERD_OK;

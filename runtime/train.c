@@ -208,6 +208,16 @@ static int evaluate(struct run *r)
     return st;
 }
 
+/* Names a rank that holds the others up. */
+static void say_slow(struct run *r)
+{
+    struct text line = { 0 };
+    watch_slow(r->engine, &line);
+    if (line.data)
+        log_info("%s", line.data);
+    text_finish(&line);
+}
+
 static int report(struct run *r, const struct sherd_step_stats *stats)
 {
     struct text line = { 0 };
@@ -219,6 +229,7 @@ static int report(struct run *r, const struct sherd_step_stats *stats)
     if (stats->step % r->config.log.every == 0 || stats->step == 1 || stats->step == r->config.train.steps) {
         log_info("%s", line.data ? line.data : "no memory for the progress line");
         meter_mark(&r->meter);
+        say_slow(r);
     }
     text_finish(&line);
     return st;
@@ -239,12 +250,12 @@ static int one_step(struct run *r)
 {
     struct sherd_step_stats stats;
     int64_t accum = feed_accum(&r->feed), cursor = r->engine->samples_seen;
-    for (int64_t m = 0; m < accum; m++) {
-        int st = feed_fill(&r->feed, cursor, m, r->rows + 2 * m * r->feed.micro * r->feed.seq,
+    int st = watch_part(r->engine, WATCH_DATA, "data");
+    for (int64_t m = 0; m < accum && st == SHERD_OK; m++)
+        st = feed_fill(&r->feed, cursor, m, r->rows + 2 * m * r->feed.micro * r->feed.seq,
             r->rows + (2 * m + 1) * r->feed.micro * r->feed.seq);
-        if (st != SHERD_OK)
-            return step_give_up(r->engine, st);
-    }
+    if (st != SHERD_OK)
+        return step_give_up(r->engine, st);
     r->engine->flag = r->desc->stop && r->desc->stop(r->desc->ctx);
     SHERD_TRY(sherd_engine_step(r->engine, r->micro, (int)accum, &stats));
     SHERD_TRY(report(r, &stats));
@@ -294,7 +305,9 @@ int sherd_train(const struct sherd_train_desc *desc)
         .rank = desc->comm ? sherd_comm_rank(desc->comm) : 0,
         .world = desc->comm ? sherd_comm_size(desc->comm) : 1,
         .meter = { .jsonl = -1 } };
-    int st = prepare(&r);
+    int st = watch_start(desc->comm, "init: settings and data");
+    if (st == SHERD_OK)
+        st = prepare(&r);
     if (desc->comm)
         st = comm_agree(desc->comm, st);
     if (st != SHERD_OK)
@@ -319,6 +332,8 @@ int sherd_train(const struct sherd_train_desc *desc)
     meter_mark(&r.meter);
     st = loop(&r);
 out:
+    if (st != SHERD_OK)
+        st = watch_record(desc->comm, desc->config->run.dir, st);
     meter_finish(&r.meter);
     sherd_engine_destroy(r.engine);
     sherd_model_destroy(r.model);

@@ -273,7 +273,9 @@ static void child_main(struct rank *rank, int parent)
 
 static void judge(struct rank *rank, int status)
 {
-    int may_die = (rank->mode & T_MAY_DIE) && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    int died = (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) ||
+               (WIFEXITED(status) && WEXITSTATUS(status) == T_EXIT);
+    int may_die = (rank->mode & T_MAY_DIE) && died;
     rank->pid = 0;
     if (rank->failed || rank->done || may_die) {
         rank->done = 1;

@@ -18,8 +18,10 @@ enum t_mode {
     T_THREADS,     /* ranks are threads of this process */
     T_PROCESSES,   /* ranks are forked; what they write to ctx is lost, but for t_shared memory */
     T_ASYNC = 16,  /* with one of the above: side queues have threads of their own */
-    T_MAY_DIE = 32 /* a rank that ends by SIGKILL is no failure */
+    T_MAY_DIE = 32 /* a rank that ends by SIGKILL, or with T_EXIT, is no failure */
 };
+
+#define T_EXIT 99
 
 /* Ends the rank when it returns; failures by the T_ macros, or by t_fail. */
 typedef void (*t_rank_fn)(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx);
