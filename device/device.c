@@ -238,8 +238,8 @@ void sherd_device_read(const struct sherd_device *dev, struct sherd_device_count
 
 int sherd_queue_create(struct sherd_queue **out, struct sherd_device *dev, enum sherd_queue_kind kind)
 {
-    if (kind != SHERD_QUEUE_COMPUTE && kind != SHERD_QUEUE_SIDE)
-        return SHERD_FAIL(SHERD_EINVAL, "queue: kind %d is neither COMPUTE nor SIDE", (int)kind);
+    if (kind != SHERD_QUEUE_COMPUTE && kind != SHERD_QUEUE_SIDE && kind != SHERD_QUEUE_LATE)
+        return SHERD_FAIL(SHERD_EINVAL, "queue: kind %d is none of COMPUTE, SIDE and LATE", (int)kind);
     struct sherd_queue *queue = mem_zalloc(1, sizeof(*queue));
     if (!queue)
         return SHERD_ENOMEM;

@@ -33,10 +33,11 @@ static void keep_config(struct sherd_config *to, const struct sherd_config *from
 static int open_queues(struct sherd_engine *e)
 {
     SHERD_TRY(sherd_queue_create(&e->compute, e->dev, SHERD_QUEUE_COMPUTE));
-    e->gather_queue = e->reduce_queue = e->compute;
+    e->gather_queue = e->reduce_queue = e->update_queue = e->compute;
     if (e->config.shard.overlap) {
         SHERD_TRY(sherd_queue_create(&e->gather_queue, e->dev, SHERD_QUEUE_SIDE));
         SHERD_TRY(sherd_queue_create(&e->reduce_queue, e->dev, SHERD_QUEUE_SIDE));
+        SHERD_TRY(sherd_queue_create(&e->update_queue, e->dev, SHERD_QUEUE_LATE));
     }
     return SHERD_OK;
 }
@@ -48,6 +49,7 @@ static int open_comms(struct sherd_engine *e)
         .compute = e->compute,
         .gather = e->gather_queue,
         .reduce = e->reduce_queue,
+        .update = e->update_queue,
         .gather_comm = e->comm,
         .reduce_comm = e->reduce_comm,
         .poison = e->config.shard.poison };
@@ -78,6 +80,7 @@ static int alloc_work(struct sherd_engine *e)
     SHERD_TRY(sherd_host_alloc(e->dev, (void **)&e->host_scalars, p->scalar_bytes));
     memset(e->host_scalars, 0, p->scalar_bytes);
     SHERD_TRY(sherd_event_create(&e->scalars_ready, e->dev));
+    SHERD_TRY(sherd_event_create(&e->clipped, e->dev));
     for (int i = 0; i < PLAN_BATCH_SLOTS; i++) {
         struct engine_batch_slot *slot = &e->batches[i];
         char *at = (char *)e->batch + p->scalar_bytes + (size_t)(2 * i) * p->token_bytes;
@@ -203,6 +206,8 @@ void sherd_engine_destroy(struct sherd_engine *e)
         sherd_queue_destroy(e->gather_queue);
     if (e->reduce_queue && e->reduce_queue != e->compute)
         sherd_queue_destroy(e->reduce_queue);
+    if (e->update_queue && e->update_queue != e->compute)
+        sherd_queue_destroy(e->update_queue);
     sherd_queue_destroy(e->compute);
     store_conceal(&e->store, e->comm);
     if (e->reduce_comm)
@@ -213,6 +218,7 @@ void sherd_engine_destroy(struct sherd_engine *e)
         sherd_event_destroy(e->batches[i].done);
     }
     sherd_event_destroy(e->scalars_ready);
+    sherd_event_destroy(e->clipped);
     sherd_host_free(e->dev, e->host_scalars);
     sherd_device_free(e->dev, e->activation);
     sherd_device_free(e->dev, e->saved);
@@ -227,6 +233,15 @@ void sherd_engine_destroy(struct sherd_engine *e)
     mem_free(e->fresh_units);
     watch_finish(e);
     mem_free(e);
+}
+
+int engine_settle(struct sherd_engine *e)
+{
+    struct sherd_queue *const queues[] = { e->compute, e->reduce_queue, e->gather_queue, e->update_queue };
+    int st = SHERD_OK;
+    for (size_t i = 0; i < ARRAY_LEN(queues); i++)
+        SHERD_KEEP(st, sherd_queue_sync(queues[i]));
+    return st;
 }
 
 int64_t sherd_engine_steps(const struct sherd_engine *e)
@@ -268,6 +283,7 @@ static int forward_only(struct sherd_engine *e, const struct sherd_batch *batche
     static const struct sherd_batch nothing = { 0 };
     int most, world = sherd_comm_size(e->comm);
     double own[2] = { 0, 0 };
+    SHERD_TRY(engine_settle(e)); /* an update still reads the scalars */
     SHERD_TRY(most_batches(e, n, &most));
     SHERD_TRY(
         sherd_fill(e->compute, &(struct sherd_fill){ .dst = e->scalars, .bytes = e->plan.scalar_bytes }));

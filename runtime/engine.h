@@ -28,13 +28,15 @@ struct sherd_engine {
     struct sherd_device *dev;
     struct sherd_comm *comm, *own_comm; /* own_comm: made here for a world of one */
     struct sherd_comm *reduce_comm;
-    struct sherd_queue *compute, *gather_queue, *reduce_queue; /* the latter two may be `compute` */
+    struct sherd_queue *compute, *gather_queue, *reduce_queue,
+        *update_queue; /* all but the first may be the first */
     struct shard_store store;
     struct shard_mover mover;
     void *activation, *saved, *scratch, *batch; /* device regions */
     double *scalars;                            /* device: enum plan_scalar */
     double *host_scalars;                       /* the same on the host */
     struct sherd_event *scalars_ready;
+    struct sherd_event *clipped; /* compute: the clip factor is there; the update queue waits */
     struct engine_batch_slot batches[PLAN_BATCH_SLOTS];
     const void **weights; /* of the unit in use, one for each param */
     void **gradients;
@@ -47,6 +49,9 @@ struct sherd_engine {
     struct profile *profile; /* NULL: steps are not timed; owned */
     struct watch watch;
 };
+
+/* Waits for all work of all queues; updates and publications go on when a step has returned. */
+int engine_settle(struct sherd_engine *engine);
 
 /* Fills everything whole from the rank's own slices: masters to parameters, then gathers. Collective. */
 int engine_spread(struct sherd_engine *engine);

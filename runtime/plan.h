@@ -28,13 +28,13 @@ enum plan_scalar {
     SCALAR_LOSS,    /* sum of losses, */
     SCALAR_SQUARES, /* square sum of the gradient */
     SCALAR_NORM,
-    SCALAR_FACTOR,    /* a float: the clip factor */
     SCALAR_OWN_COUNT, /* this rank's, in the same order; the first three are gathered together, */
     SCALAR_OWN_ROWS,
     SCALAR_OWN_FLAG,
     SCALAR_OWN_LOSS, /* and these two */
     SCALAR_OWN_SQUARES,
-    SCALAR_ALL, /* 3 * world: what was gathered */
+    SCALAR_FACTOR, /* a float: the clip factor; what stands before it is new in every step */
+    SCALAR_ALL,    /* 3 * world: what was gathered */
 };
 
 #define PLAN_BATCH_SLOTS 2 /* micro-batches of tokens in flight */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Recording spans: see runtime/profile.h. Every span has two events on its queue, read when the step is over.
+ * Recording spans: see runtime/profile.h. Every span has two events on its queue, read when all is over.
  */
 #include "runtime/profile.h"
 
@@ -19,17 +19,15 @@ static int queue_of(const struct profile *p, const struct sherd_queue *queue)
     return queue == e->compute        ? PROFILE_COMPUTE
            : queue == e->gather_queue ? PROFILE_GATHER
            : queue == e->reduce_queue ? PROFILE_REDUCE
+           : queue == e->update_queue ? PROFILE_UPDATE
                                       : -1;
 }
 
 static int record(struct profile *p, struct sherd_queue *queue, int *event)
 {
-    if (p->used == p->n_events) {
-        SHERD_TRY(mem_grow(&p->events, &p->events_cap, p->n_events + 1, sizeof(struct sherd_event *)));
-        SHERD_TRY(sherd_event_create(&p->events[p->n_events], p->engine->dev));
-        p->n_events++;
-    }
-    *event = p->used++;
+    SHERD_TRY(mem_grow(&p->events, &p->events_cap, p->n_events + 1, sizeof(struct sherd_event *)));
+    SHERD_TRY(sherd_event_create(&p->events[p->n_events], p->engine->dev));
+    *event = p->n_events++;
     return sherd_event_record(p->events[*event], queue);
 }
 
@@ -106,64 +104,66 @@ int profile_full(const struct profile *p)
 
 int profile_step_begin(struct profile *p, int64_t step)
 {
-    int origin;
+    int begins;
     if (!p || profile_full(p) || p->skip-- > 0)
         return SHERD_OK;
     SHERD_TRY(mem_grow(&p->steps, &p->steps_cap, p->n_steps + 1, sizeof(*p->steps)));
-    p->first_span = p->n_spans;
-    p->used = 0;
+    SHERD_TRY(record(p, p->engine->compute, &begins));
+    if (p->n_steps == 0) {
+        SHERD_TRY(sherd_event_sync(p->events[begins]));
+        p->clock = clock_seconds();
+    }
     for (int q = 0; q < PROFILE_QUEUES; q++)
         p->open[q] = -1;
-    SHERD_TRY(record(p, p->engine->compute, &origin));
-    SHERD_TRY(sherd_event_sync(p->events[origin]));
-    p->steps[p->n_steps++] = (struct profile_step){ .step = step, .clock = clock_seconds() };
+    p->steps[p->n_steps++] = (struct profile_step){ .step = step, .begin = begins };
     p->active = 1;
     p->engine->dev->probe = &p->probe;
     return SHERD_OK;
-}
-
-/* What the compute queue spent on communication: its waits for other queues, and collectives of its own. */
-static int is_exposed(const struct profile_span *s)
-{
-    return s->queue == PROFILE_COMPUTE && (s->kind == PROBE_WAIT || s->kind == PROBE_COLLECTIVE);
-}
-
-/* Communication that goes on when the compute queue is done is exposed too. */
-static void sum_up(struct profile *p, struct profile_step *step)
-{
-    double computed = 0, last = 0;
-    for (int i = p->first_span; i < p->n_spans; i++) {
-        const struct profile_span *s = &p->spans[i];
-        double ms = s->to - s->from;
-        last = MAX(last, s->to);
-        if (is_exposed(s)) {
-            step->exposed += ms;
-            step->busy -= s->parent >= 0 ? ms : 0;
-        }
-        if (s->queue == PROFILE_COMPUTE && s->parent < 0) {
-            step->busy += s->kind == PROBE_PART ? ms : 0;
-            computed = MAX(computed, s->to);
-        }
-    }
-    step->exposed += last - computed;
-    step->whole = MAX(step->whole, last); /* the first event comes a moment before the clock is read */
-    step->idle = step->whole - step->busy - step->exposed;
 }
 
 int profile_step_end(struct profile *p)
 {
     if (!p || !p->active)
         return SHERD_OK;
-    struct profile_step *step = &p->steps[p->n_steps - 1];
-    step->whole = 1e3 * (clock_seconds() - step->clock);
     p->active = 0;
     p->engine->dev->probe = NULL;
-    for (int i = p->first_span; i < p->n_spans; i++) {
-        struct profile_span *s = &p->spans[i];
-        SHERD_TRY(sherd_event_elapsed(p->events[0], p->events[s->begin], &s->from));
-        SHERD_TRY(sherd_event_elapsed(p->events[0], p->events[s->end], &s->to));
+    return record(p, p->engine->compute, &p->steps[p->n_steps - 1].end);
+}
+
+static int read_times(const struct profile *p, int begin, int end, double *from, double *to)
+{
+    SHERD_TRY(sherd_event_elapsed(p->events[0], p->events[begin], from));
+    return sherd_event_elapsed(p->events[0], p->events[end], to);
+}
+
+/* Waits of the compute queue and collectives of its own are exposed; what is left of its parts is work. */
+static void add_span(struct profile_step *step, const struct profile_span *s)
+{
+    double ms = s->to - s->from;
+    if (s->queue != PROFILE_COMPUTE || s->kind == PROBE_OP)
+        return;
+    if (s->kind == PROBE_PART) {
+        step->busy += ms;
+        return;
     }
-    sum_up(p, step);
+    step->exposed += ms;
+    step->busy -= s->parent >= 0 ? ms : 0;
+}
+
+int profile_read(struct profile *p)
+{
+    SHERD_TRY(engine_settle(p->engine));
+    for (int i = 0; i < p->n_steps; i++)
+        SHERD_TRY(read_times(p, p->steps[i].begin, p->steps[i].end, &p->steps[i].from, &p->steps[i].to));
+    for (int i = 0; i < p->n_spans; i++) {
+        struct profile_span *s = &p->spans[i];
+        SHERD_TRY(read_times(p, s->begin, s->end, &s->from, &s->to));
+        add_span(&p->steps[s->step], s);
+    }
+    for (int i = 0; i < p->n_steps; i++) {
+        struct profile_step *s = &p->steps[i];
+        s->idle = s->to - s->from - s->busy - s->exposed;
+    }
     return SHERD_OK;
 }
 
@@ -174,6 +174,7 @@ static struct sherd_queue *queue_for(const struct profile *p, enum program_op op
     const struct sherd_engine *e = p->engine;
     return op == PROGRAM_GATHER || op == PROGRAM_PUBLISH ? e->gather_queue
            : op == PROGRAM_REDUCE                        ? e->reduce_queue
+           : op == PROGRAM_UPDATE                        ? e->update_queue
                                                          : e->compute;
 }
 

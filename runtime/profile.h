@@ -16,9 +16,9 @@
 
 struct sherd_engine;
 
-enum profile_queue { PROFILE_COMPUTE, PROFILE_GATHER, PROFILE_REDUCE, PROFILE_QUEUES };
+enum profile_queue { PROFILE_COMPUTE, PROFILE_GATHER, PROFILE_REDUCE, PROFILE_UPDATE, PROFILE_QUEUES };
 
-/* Times are milliseconds since the step began. */
+/* Times are milliseconds since the first step that is timed began. */
 struct profile_span {
     enum probe_kind kind;
     enum profile_queue queue;
@@ -34,12 +34,13 @@ struct profile_span {
     double from, to;
 };
 
+/* From the begin of its first work on the compute queue to the end of its last. */
 struct profile_step {
     int64_t step;
-    double clock;   /* host seconds when it began */
-    double whole;   /* ms, of the host's clock */
+    int begin, end; /* events */
+    double from, to;
     double busy;    /* ms that the compute queue worked, */
-    double exposed; /* waited for communication, or did it itself, */
+    double exposed; /* waited for communication or updates, or communicated itself, */
     double idle;    /* and had nothing to do */
 };
 
@@ -49,12 +50,13 @@ struct profile {
     char *path;
     int64_t skip, want; /* steps left before the first that is timed; how many are */
     int active;         /* a step is being timed */
+    double clock;       /* host seconds at time 0 */
     struct profile_step *steps;
     int n_steps, steps_cap;
     struct profile_span *spans;
-    int n_spans, spans_cap, first_span; /* first_span: of the step being timed */
-    struct sherd_event **events;        /* used again in every step; [0] is the step's begin */
-    int n_events, events_cap, used;
+    int n_spans, spans_cap;
+    struct sherd_event **events;
+    int n_events, events_cap;
     int open[PROFILE_QUEUES]; /* innermost span, -1 = none */
 };
 
@@ -62,7 +64,7 @@ struct profile {
 int profile_create(struct profile **out, struct sherd_engine *engine, const struct sherd_config *config);
 void profile_destroy(struct profile *profile);
 
-/* All take NULL, and do nothing between steps that are not timed. The queues must be idle around a step. */
+/* All take NULL, and do nothing in steps that are not timed. They do not wait: the step after may begin. */
 int profile_step_begin(struct profile *profile, int64_t step);
 int profile_step_end(struct profile *profile);
 int profile_instr_begin(struct profile *profile, enum program_list list, int at);
@@ -73,7 +75,9 @@ int profile_part_end(struct profile *profile);
 
 /* Whether all steps have been timed. */
 int profile_full(const struct profile *profile);
-/* Collective. Rank 0 writes the file and logs the tables. */
+/* Waits for what is timed and fills in the times; once, by profile_write. */
+int profile_read(struct profile *profile);
+/* Collective. Waits for what is timed; rank 0 writes the file and logs the tables. */
 int profile_write(struct profile *profile);
 
 #endif

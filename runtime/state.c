@@ -185,6 +185,7 @@ int sherd_engine_tensor(struct sherd_engine *e, const char *what, const char *na
         return SHERD_FAIL(SHERD_EINVAL, "tensor %s has %lld elements, asked for %lld", name,
             (long long)t->elems, (long long)n);
     struct shard_view view = { 0 };
+    SHERD_TRY(engine_settle(e));
     SHERD_TRY(find_view(e, what, t, &view));
     int64_t slice = layout_slice(&e->plan.layout, t->unit, t->segment);
     for (int r = 0; r < sherd_comm_size(e->comm); r++) {
@@ -221,7 +222,9 @@ static struct ckpt_job make_job(struct sherd_engine *e, struct shard_view *views
 int sherd_engine_save(struct sherd_engine *e, const char *dir, const char *extra)
 {
     struct shard_view *views = NULL;
-    int n = 0, st = make_views(e, &views, &n);
+    int n = 0, st = engine_settle(e);
+    if (st == SHERD_OK)
+        st = make_views(e, &views, &n);
     struct ckpt_job job = make_job(e, views, n);
     job.meta.extra = extra;
     SHERD_KEEP(st, watch_part(e, WATCH_SAVE, "save"));
@@ -235,7 +238,9 @@ int sherd_engine_save(struct sherd_engine *e, const char *dir, const char *extra
 int sherd_engine_load(struct sherd_engine *e, const char *path)
 {
     struct shard_view *views = NULL;
-    int n = 0, st = make_views(e, &views, &n);
+    int n = 0, st = engine_settle(e);
+    if (st == SHERD_OK)
+        st = make_views(e, &views, &n);
     struct ckpt_job job = make_job(e, views, n);
     SHERD_KEEP(st, watch_part(e, WATCH_OTHER, "load"));
     st = comm_agree(e->comm, st);

@@ -170,14 +170,16 @@ static int run_norm(struct sherd_engine *e)
 
 static int run_clip(struct sherd_engine *e)
 {
-    return sherd_clip_factor(
+    SHERD_TRY(sherd_clip_factor(
         e->compute, &(struct sherd_clip_factor){ .factor = (float *)(e->scalars + SCALAR_FACTOR),
                         .norm = e->scalars + SCALAR_NORM,
                         .square_sum = e->scalars + SCALAR_SQUARES,
-                        .max_norm = (float)e->config.optim.clip });
+                        .max_norm = (float)e->config.optim.clip }));
+    return sherd_event_record(e->clipped, e->compute);
 }
 
-/* One span for each run of tensors with the same decay rule; padding between them is in no span. */
+/* One span for each run of tensors with the same decay rule; padding between them is in no span. Runs beside
+ * the next step, which waits for the units that it needs. */
 static int run_update(struct sherd_engine *e, int unit)
 {
     const struct shard_store *s = &e->store;
@@ -194,6 +196,7 @@ static int run_update(struct sherd_engine *e, int unit)
         .momentum = (float)c->optim.momentum,
         .step = e->step + 1,
         .factor = (const float *)(e->scalars + SCALAR_FACTOR) };
+    SHERD_TRY(sherd_event_wait(e->update_queue, e->clipped));
     for (int i = u->layout->first_tensor; i < u->layout->first_tensor + u->layout->n_tensors; i++) {
         const struct shard_tensor *t = &layout->tensors[i];
         int64_t from = MAX(first, t->offset), to = MIN(end, t->offset + t->elems), at = from - first;
@@ -210,7 +213,7 @@ static int run_update(struct sherd_engine *e, int unit)
                          pb * (size_t)(from - store_param_first(s, unit, SHARD_TRAINED));
         for (int k = 0; k < e->plan.optim->n_states; k++)
             span.state[k] = u->state[k] + at;
-        SHERD_TRY(e->plan.optim->update(e->compute, &span, &hyper));
+        SHERD_TRY(e->plan.optim->update(e->update_queue, &span, &hyper));
     }
     return move_updated(&e->mover, unit);
 }
@@ -315,7 +318,7 @@ int step_check_batch(const struct sherd_engine *e, const struct sherd_batch *b, 
 static int send_count(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
 {
     double *host = e->host_scalars;
-    memset(host, 0, (SCALAR_ALL) * sizeof(*host));
+    memset(host, 0, SCALAR_FACTOR * sizeof(*host));
     for (int i = 0; i < n_micro; i++) {
         SHERD_TRY(step_check_batch(e, &micro[i], i));
         for (int64_t k = 0; k < micro[i].batch * e->plan.seq; k++)
@@ -326,9 +329,16 @@ static int send_count(struct sherd_engine *e, const struct sherd_batch *micro, i
     SHERD_TRY(watch_part(e, WATCH_WAIT, "counts"));
     SHERD_TRY(profile_part_begin(e->profile, "counts"));
     SHERD_TRY(sherd_copy(e->compute,
-        &(struct sherd_copy){ .dst = e->scalars, .src = host, .bytes = SCALAR_ALL * sizeof(*host) }));
+        &(struct sherd_copy){ .dst = e->scalars, .src = host, .bytes = SCALAR_FACTOR * sizeof(*host) }));
     SHERD_TRY(sum_over_ranks(e, e->scalars + SCALAR_COUNT, e->scalars + SCALAR_OWN_COUNT, 3));
     return profile_part_end(e->profile);
+}
+
+/* The failures of the last step's publications. All of this step's layers wait for them anyhow, and stand
+ * before them in the queues. */
+static int settle_published(struct sherd_engine *e)
+{
+    return e->plan.stage->publish ? sherd_queue_sync(e->gather_queue) : SHERD_OK;
 }
 
 static int run_step(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
@@ -340,12 +350,15 @@ static int run_step(struct sherd_engine *e, const struct sherd_batch *micro, int
                                                     : PROGRAM_MIDDLE;
         SHERD_TRY(step_micro(e, list, &micro[i], i, i == 0, NULL));
     }
+    SHERD_TRY(settle_published(e));
     SHERD_TRY(run_list(e, PROGRAM_AFTER, NULL, 0, 0, NULL));
     SHERD_TRY(profile_part_begin(e->profile, "results"));
     SHERD_TRY(sherd_copy(
         e->compute, &(struct sherd_copy){
                         .dst = e->host_scalars, .src = e->scalars, .bytes = SCALAR_ALL * sizeof(double) }));
-    return profile_part_end(e->profile);
+    SHERD_TRY(profile_part_end(e->profile));
+    SHERD_TRY(run_list(e, PROGRAM_UPDATES, NULL, 0, 0, NULL));
+    return profile_step_end(e->profile);
 }
 
 int step_give_up(struct sherd_engine *e, int st)
@@ -359,15 +372,18 @@ int step_give_up(struct sherd_engine *e, int st)
     sherd_comm_abort(e->reduce_comm, reason);
     (void)sherd_queue_sync(e->gather_queue);
     (void)sherd_queue_sync(e->reduce_queue);
+    (void)sherd_queue_sync(e->update_queue);
     return status_adopt(st, reason);
 }
 
-static int sync_queues(struct sherd_engine *e)
+/* Until loss and norm are known: updates go on, and publications. */
+static int sync_results(struct sherd_engine *e)
 {
     int st = watch_part(e, WATCH_WAIT, "end of the step");
     SHERD_KEEP(st, sherd_queue_sync(e->compute));
     SHERD_KEEP(st, sherd_queue_sync(e->reduce_queue));
-    SHERD_KEEP(st, sherd_queue_sync(e->gather_queue));
+    if (!e->plan.stage->publish)
+        SHERD_KEEP(st, sherd_queue_sync(e->gather_queue));
     return st;
 }
 
@@ -400,9 +416,7 @@ int sherd_engine_step(
     if (st == SHERD_OK)
         st = run_step(e, micro, n_micro);
     if (st == SHERD_OK)
-        st = sync_queues(e);
-    if (st == SHERD_OK)
-        st = profile_step_end(e->profile);
+        st = sync_results(e);
     if (st != SHERD_OK)
         return step_give_up(e, st);
     double loss = e->host_scalars[SCALAR_LOSS], norm = e->host_scalars[SCALAR_NORM];

@@ -17,7 +17,7 @@
 #define TOP_OPS 24
 #define TOP_RANKS 16
 
-static const char *const queue_names[] = { "compute", "gather", "reduce" };
+static const char *const queue_names[] = { "compute", "gather", "reduce", "update" };
 
 /* ---- the timeline ---- */
 
@@ -56,16 +56,15 @@ static void put_thread(struct text *t, int rank, int queue, const char *name)
         rank, queue, queue);
 }
 
-/* An event that lasts from `from` to `to` ms of a step that began at `start` microseconds; its args follow.
- */
-static void put_place(struct text *t, int rank, int thread, double start, double from, double to)
+/* An event that lasts from `from` to `to` ms; time 0 is at `zero` microseconds. Its args follow. */
+static void put_place(struct text *t, int rank, int thread, double zero, double from, double to)
 {
     text_add(t, "\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{", rank, thread,
-        start + 1e3 * from, 1e3 * (to - from));
+        zero + 1e3 * from, 1e3 * (to - from));
 }
 
 static void put_span(
-    struct text *t, const struct profile *p, int rank, const struct profile_span *s, double start)
+    struct text *t, const struct profile *p, int rank, const struct profile_span *s, double zero)
 {
     static const char *const kinds[] = { [PROBE_PART] = "instruction",
         [PROBE_WAIT] = "wait",
@@ -75,7 +74,7 @@ static void put_span(
     text_add(t, "{\"name\":");
     put_name(t, p, s);
     text_add(t, ",\"cat\":\"%s\",", kinds[s->kind]);
-    put_place(t, rank, s->queue + 1, start, s->from, s->to);
+    put_place(t, rank, s->queue + 1, zero, s->from, s->to);
     text_add(t, "\"step\":%lld", (long long)p->steps[s->step].step);
     if (s->instr) {
         struct text place = { 0 };
@@ -99,6 +98,7 @@ static int make_events(char **out, const struct profile *p, double base)
 {
     struct text t = { 0 };
     int rank = sherd_comm_rank(p->engine->comm);
+    double zero = 1e6 * (p->clock - base);
     text_add(&t, "{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\",\"args\":{\"name\":\"rank %d\"}},\n",
         rank, rank);
     put_thread(&t, rank, 0, "steps");
@@ -107,12 +107,12 @@ static int make_events(char **out, const struct profile *p, double base)
     for (int i = 0; i < p->n_steps; i++) {
         const struct profile_step *s = &p->steps[i];
         text_add(&t, "{\"name\":\"step %lld\",\"cat\":\"step\",", (long long)s->step);
-        put_place(&t, rank, 0, 1e6 * (s->clock - base), 0, s->whole);
+        put_place(&t, rank, 0, zero, s->from, s->to);
         text_add(&t, "\"step\":%lld,\"busy_ms\":%.4f,\"exposed_ms\":%.4f,\"idle_ms\":%.4f}},\n",
             (long long)s->step, s->busy, s->exposed, s->idle);
     }
     for (int i = 0; i < p->n_spans; i++)
-        put_span(&t, p, rank, &p->spans[i], 1e6 * (p->steps[p->spans[i].step].clock - base));
+        put_span(&t, p, rank, &p->spans[i], zero);
     return text_take(&t, out);
 }
 
@@ -120,8 +120,7 @@ static int make_events(char **out, const struct profile *p, double base)
 static int clock_base(const struct profile *p, double *base)
 {
     struct sherd_comm *comm = p->engine->comm;
-    *base = p->n_steps ? p->steps[0].clock : 0;
-    double first = *base;
+    double first = *base = p->clock;
     SHERD_TRY(comm_host_broadcast(comm, &first, sizeof(first), 0));
     if (comm->world.local_size == comm->world.size)
         *base = first;
@@ -298,12 +297,12 @@ static void say_ops(const struct table *t, double steps, double whole)
         log_info("and %d more", t->n - TOP_OPS);
 }
 
-/* Means over the steps that were timed. */
+/* Means over the steps that were timed, from 0. */
 static struct profile_step mean(const struct profile *p)
 {
     struct profile_step m = { 0 };
     for (int i = 0; i < p->n_steps; i++) {
-        m.whole += p->steps[i].whole / p->n_steps;
+        m.to += (p->steps[i].to - p->steps[i].from) / p->n_steps;
         m.busy += p->steps[i].busy / p->n_steps;
         m.exposed += p->steps[i].exposed / p->n_steps;
         m.idle += p->steps[i].idle / p->n_steps;
@@ -316,8 +315,8 @@ static void say_ranks(const struct profile *p, const struct profile_step *all)
     int world = sherd_comm_size(p->engine->comm);
     log_info("%-6s %10s %12s %22s %14s", "rank", "step ms", "compute ms", "exposed communication", "idle ms");
     for (int r = 0; r < MIN(world, TOP_RANKS); r++)
-        log_info("%-6d %10.3f %12.3f %12.3f (%5.2f %%) %14.3f", r, all[r].whole, all[r].busy, all[r].exposed,
-            100 * all[r].exposed / all[r].whole, all[r].idle);
+        log_info("%-6d %10.3f %12.3f %12.3f (%5.2f %%) %14.3f", r, all[r].to, all[r].busy, all[r].exposed,
+            100 * all[r].exposed / all[r].to, all[r].idle);
     if (world > TOP_RANKS)
         log_info("and %d more ranks, in the file", world - TOP_RANKS);
 }
@@ -341,9 +340,9 @@ static int say_tables(const struct profile *p, const struct profile_step *all)
             "profile of steps %lld to %lld, rank 0; the timeline of all ranks is in %s (open it in Perfetto)",
             (long long)p->steps[0].step, (long long)p->steps[p->n_steps - 1].step, p->path);
         say_ranks(p, all);
-        say_parts(&parts, p->n_steps, all[0].whole);
+        say_parts(&parts, p->n_steps, all[0].to);
         if (ops.n > 0)
-            say_ops(&ops, p->n_steps, all[0].whole);
+            say_ops(&ops, p->n_steps, all[0].to);
     }
     mem_free(parts.rows);
     mem_free(ops.rows);
@@ -360,6 +359,7 @@ int profile_write(struct profile *p)
                 "nothing was profiled: the run ended before profile.skip steps were over; lower profile.skip");
         return SHERD_OK;
     }
+    SHERD_TRY(comm_agree(comm, profile_read(p)));
     SHERD_TRY(write_timeline(p));
     struct profile_step mine = mean(p);
     struct profile_step *all = mem_zalloc((size_t)sherd_comm_size(comm), sizeof(*all));

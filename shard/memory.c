@@ -68,4 +68,5 @@ void memory_sent(uint64_t sent[SHERD_COLLECTIVES], const struct memory_desc *d, 
         count_list(sent, d, PROGRAM_LAST);
     }
     count_list(sent, d, PROGRAM_AFTER);
+    count_list(sent, d, PROGRAM_UPDATES);
 }

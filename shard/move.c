@@ -39,6 +39,7 @@ int move_await(struct shard_mover *m, int unit)
     struct shard_unit *u = &m->store->units[unit];
     if (u->slot >= 0)
         return sherd_event_wait(m->compute, m->store->slots[u->slot].ready);
+    SHERD_TRY(sherd_event_wait(m->compute, u->updated));
     return sherd_event_wait(m->compute, u->published);
 }
 
@@ -66,8 +67,10 @@ int move_release(struct shard_mover *m, int unit)
 int move_take_partial(struct shard_mover *m, int unit, int partial_slot)
 {
     struct shard_store *s = m->store;
-    s->units[unit].partial_slot = partial_slot;
-    return partial_slot >= 0 ? sherd_event_wait(m->compute, s->partials[partial_slot].released) : SHERD_OK;
+    struct shard_unit *u = &s->units[unit];
+    u->partial_slot = partial_slot;
+    /* a partial at rest is the gradient that the last update reads */
+    return sherd_event_wait(m->compute, partial_slot < 0 ? u->updated : s->partials[partial_slot].released);
 }
 
 /* Stages 2 and 3: reduce-scatter, then into the float gradient at rest. A first F32 sum lands there directly.
@@ -79,6 +82,7 @@ static int reduce_to_shard(struct shard_mover *m, int unit, int first)
     int64_t slice = slice_of(s, unit, SHARD_TRAINED);
     enum sherd_dtype type = s->desc.reduce;
     void *partial = store_partial(s, unit), *own = at(partial, type, slice * s->rank);
+    SHERD_TRY(sherd_event_wait(m->reduce, u->updated)); /* which reads the gradient at rest */
     if (first && type == SHERD_F32) {
         SHERD_TRY(sherd_reduce_scatter(m->reduce_comm, m->reduce, u->grad, partial, slice, type));
     } else {
@@ -118,7 +122,7 @@ int move_await_grad(struct shard_mover *m, int unit)
 
 int move_updated(struct shard_mover *m, int unit)
 {
-    return sherd_event_record(m->store->units[unit].updated, m->compute);
+    return sherd_event_record(m->store->units[unit].updated, m->update);
 }
 
 int move_publish(struct shard_mover *m, int unit)

@@ -14,16 +14,16 @@
 #include "comm/ops.h"
 #include "shard/store.h"
 
-/* The queues and communicators of a rank. Without overlap all three queues are the same. */
+/* The queues and communicators of a rank. Without overlap all queues are the same. */
 struct shard_mover {
     struct shard_store *store;
-    struct sherd_queue *compute, *gather, *reduce;
+    struct sherd_queue *compute, *gather, *reduce, *update;
     struct sherd_comm *gather_comm, *reduce_comm;
     int poison; /* fill released buffers with NaN, so that a use too late or too early shows */
 };
 
 int move_gather(struct shard_mover *m, int unit, int slot);
-/* The compute queue waits until the unit is whole. */
+/* The compute queue waits until the unit is whole, and up to date. */
 int move_await(struct shard_mover *m, int unit);
 /* The compute queue is done with the unit's slot. */
 int move_release(struct shard_mover *m, int unit);
@@ -33,7 +33,8 @@ int move_take_partial(struct shard_mover *m, int unit, int partial_slot);
 int move_reduce(struct shard_mover *m, int unit, int first);
 /* The compute queue waits until the unit's gradient at rest is complete. */
 int move_await_grad(struct shard_mover *m, int unit);
-/* Marks the unit's parameters at rest as new. */
+/* Marks the unit's parameters at rest as new, and its gradient as read: the update queue is done with them.
+ */
 int move_updated(struct shard_mover *m, int unit);
 int move_publish(struct shard_mover *m, int unit);
 

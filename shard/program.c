@@ -166,16 +166,26 @@ static int build_micro(struct builder *b, enum program_list list, int first, int
     return SHERD_OK;
 }
 
+/* Whether the layer of use i is the first in the model to use its unit. */
+static int is_first_use(const struct builder *b, int i)
+{
+    for (int j = 0; j < i; j++)
+        if (b->uses[j].unit == b->uses[i].unit)
+            return 0;
+    return 1;
+}
+
 static int build_after(struct builder *b)
 {
     SHERD_TRY(emit(b, PROGRAM_AFTER, PROGRAM_NORM, 0, -1));
     SHERD_TRY(emit(b, PROGRAM_AFTER, PROGRAM_CLIP, 0, -1));
-    for (int u = 0; u < b->desc->layout->n_units; u++) {
-        if (!trained(b, u))
+    for (int i = 0; i < b->desc->n_layers; i++) {
+        int u = b->uses[i].unit;
+        if (!trained(b, u) || !is_first_use(b, i))
             continue;
-        SHERD_TRY(emit(b, PROGRAM_AFTER, PROGRAM_UPDATE, u, -1));
+        SHERD_TRY(emit(b, PROGRAM_UPDATES, PROGRAM_UPDATE, u, -1));
         if (b->desc->stage->publish)
-            SHERD_TRY(emit(b, PROGRAM_AFTER, PROGRAM_PUBLISH, u, -1));
+            SHERD_TRY(emit(b, PROGRAM_UPDATES, PROGRAM_PUBLISH, u, -1));
     }
     return SHERD_OK;
 }
@@ -334,7 +344,7 @@ static int walk_list(struct walk *w, enum program_list list)
 {
     const struct program_code *code = &w->program->list[list];
     int units = w->desc->layout->n_units, grad_sharded = w->desc->stage->grad == SHARD_SHARDED;
-    int due = list != PROGRAM_EVAL && list != PROGRAM_AFTER &&
+    int due = list != PROGRAM_EVAL && list != PROGRAM_AFTER && list != PROGRAM_UPDATES &&
               (grad_sharded || list == PROGRAM_LAST || list == PROGRAM_ONLY);
     for (int u = 0; u < units; u++) {
         w->slot[u] = w->partial[u] = w->slot_unit[u] = w->partial_unit[u] = -1;

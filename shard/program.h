@@ -11,7 +11,8 @@
  *   (d) and reduced after its last backward (stages 0, 1: of the last micro-batch);
  *   (e) so the next gather always stands before this reduce, and both queues stay full;
  *   (f) a use that reads no weights counts in (a) and (b) as if it were not there;
- *   (g) a layer that is to run forward again does so directly before its backward, with the unit of that use.
+ *   (g) a layer that is to run forward again does so directly before its backward, with the unit of that use;
+ *   (h) units are updated, and published, in the order in which the next step first needs them.
  * Gathers and releases stand only where parameters are sharded at rest.
  */
 #ifndef SHERD_SHARD_PROGRAM_H
@@ -52,13 +53,15 @@ struct program_instr {
     int slot;  /* gather, release: which slot; zero, reduce: which partial slot; -1 where none is used */
 };
 
-/* A step of n micro-batches runs ONLY (n = 1) or FIRST, MIDDLE n - 2 times, LAST; then AFTER. */
+/* A step of n micro-batches runs ONLY (n = 1) or FIRST, MIDDLE n - 2 times, LAST; then AFTER, and UPDATES,
+ * which run beside the next step. */
 #define PROGRAM_LISTS(XX)                                                                                    \
     XX(ONLY, "only")                                                                                         \
     XX(FIRST, "first")                                                                                       \
     XX(MIDDLE, "middle")                                                                                     \
     XX(LAST, "last")                                                                                         \
     XX(AFTER, "after")                                                                                       \
+    XX(UPDATES, "updates")                                                                                   \
     XX(EVAL, "eval")
 
 enum program_list {

@@ -26,7 +26,7 @@ struct shard_unit {
     int slot, partial_slot;         /* where it is gathered / its partial is now; -1 = not */
     struct sherd_event *full;       /* compute: the partial is complete; reduce queue waits */
     struct sherd_event *reduced;    /* reduce queue: the gradient at rest is complete */
-    struct sherd_event *updated;    /* compute: parameters at rest are new; gather queue waits */
+    struct sherd_event *updated;    /* update queue: parameters at rest are new, the gradient was read */
     struct sherd_event *published;  /* gather queue: the whole parameters are new; compute waits */
 };
 

@@ -237,8 +237,8 @@ int cpu_queue_create(struct sherd_queue *queue)
     if (!q)
         return SHERD_ENOMEM;
     q->cpu = cpu;
-    q->lane = (struct cpu_lane){ .pool = cpu->pool, .side = queue->kind == SHERD_QUEUE_SIDE };
-    if (queue->kind == SHERD_QUEUE_SIDE && cpu->async) {
+    q->lane = (struct cpu_lane){ .pool = cpu->pool, .side = queue->kind != SHERD_QUEUE_COMPUTE };
+    if (queue->kind != SHERD_QUEUE_COMPUTE && cpu->async) {
         int st = start(q);
         if (st != SHERD_OK) {
             mem_free(q);

@@ -256,6 +256,12 @@ static int queue_memory(struct sherd_queue *queue, struct cuda_queue *cq)
     return SHERD_OK;
 }
 
+/* CUDA counts downwards: the highest priority is the least number. */
+static int priority_of(enum sherd_queue_kind kind, int lowest, int highest)
+{
+    return kind == SHERD_QUEUE_SIDE ? highest : kind == SHERD_QUEUE_LATE ? lowest : MAX(lowest - 1, highest);
+}
+
 static int cuda_queue_create(struct sherd_queue *queue)
 {
     int st = SHERD_OK, lowest = 0, highest = 0;
@@ -266,7 +272,7 @@ static int cuda_queue_create(struct sherd_queue *queue)
     queue->impl = cq;
     SHERD_TRY_OUT(CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest)));
     SHERD_TRY_OUT(CUDA_CHECK(cudaStreamCreateWithPriority(
-        &cq->stream, cudaStreamNonBlocking, queue->kind == SHERD_QUEUE_SIDE ? highest : 0)));
+        &cq->stream, cudaStreamNonBlocking, priority_of(queue->kind, lowest, highest))));
     SHERD_TRY_OUT(queue_memory(queue, cq));
     return SHERD_OK;
 out:

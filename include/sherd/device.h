@@ -43,6 +43,7 @@ SHERD_API void sherd_host_free(struct sherd_device *dev, void *p);
 enum sherd_queue_kind {
     SHERD_QUEUE_COMPUTE, /* the mathematics; on the CPU it runs at once in the calling thread */
     SHERD_QUEUE_SIDE,    /* communication and copies: high priority; on the CPU a thread if desc.async */
+    SHERD_QUEUE_LATE,    /* mathematics that fills gaps: low priority; on the CPU as SIDE */
 };
 
 /* Work on one queue runs in order; between queues only events order. */
