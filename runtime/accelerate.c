@@ -63,8 +63,8 @@ static const struct foreign_key keys[] = {
     { "fsdp_config.cpu_ram_efficient_loading", FOREIGN_BOOL, FOREIGN_CODE, NULL,
       "no influence: every rank reads its own slices" },
     { "fsdp_config.sync_module_states", FOREIGN_BOOL, FOREIGN_NOTE, NULL, "ranks begin with the same weights" },
-    { "fsdp_config.activation_checkpointing", FOREIGN_BOOL, FOREIGN_NOTE, NULL,
-      "what is kept for the backward pass changes memory, not results" },
+    { "fsdp_config.activation_checkpointing", FOREIGN_BOOL, FOREIGN_CODE, NULL,
+      "`train.recompute`: true block, false none" },
     { "fsdp_config.ignored_modules", FOREIGN_ANY, FOREIGN_ONLY, "",
       "every tensor is sharded; remove it, model.freeze is for those that are not trained" },
 
@@ -163,6 +163,7 @@ static int take_fsdp(struct foreign *f)
 {
     const struct foreign_item *given = foreign_get(f, "fsdp_config.version");
     const struct foreign_item *prefetch = foreign_get(f, "fsdp_config.backward_prefetch");
+    const struct foreign_item *recompute = foreign_get(f, "fsdp_config.activation_checkpointing");
     static const struct word words[] = { { "BACKWARD_PRE", "1" }, { "BACKWARD_POST", "0" },
         { "NO_PREFETCH", "0" } };
     int version = given ? (int)foreign_real(given) : 1;
@@ -174,6 +175,8 @@ static int take_fsdp(struct foreign *f)
     if (prefetch)
         SHERD_TRY(put_word(f, prefetch, "shard.prefetch", words, ARRAY_LEN(words),
             "BACKWARD_PRE, BACKWARD_POST and NO_PREFETCH are"));
+    if (recompute && !foreign_is_auto(recompute))
+        SHERD_TRY(foreign_put(f, recompute, "train.recompute", foreign_bool(recompute) ? "block" : "none"));
     return take_sharding(f, version);
 }
 

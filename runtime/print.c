@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "base/json.h"
 #include "runtime/config.h"
 #include "runtime/keys.h"
 
@@ -124,6 +125,68 @@ int sherd_config_print(const struct sherd_config *config, char **out)
     return text_take(&t, out);
 out:
     text_finish(&t);
+    return st;
+}
+
+/* The value as JSON; what is "auto" until other things are known is that text. */
+static json_t *json_value(const struct key *key, const struct sherd_config *config)
+{
+    const void *field = (const char *)config + key->offset;
+    const struct sherd_texts *texts = field;
+    struct text t = { 0 };
+    char *s;
+    json_t *value = NULL;
+    if (key->type == KEY_REAL || key->type == KEY_SECONDS)
+        return json_real(*(const double *)field);
+    if (key->type == KEY_BOOL)
+        return json_boolean(*(const int *)field);
+    if (key->type == KEY_TEXT)
+        return json_string(*(const char *const *)field);
+    if (key->type == KEY_INT && (*(const int64_t *)field != 0 || !(key->flags & KEY_ZERO)))
+        return json_integer(*(const int64_t *)field);
+    if (key->type == KEY_TEXTS) {
+        value = json_array();
+        for (int i = 0; i < texts->n; i++)
+            json_array_append_new(value, json_string(texts->items[i]));
+        return value;
+    }
+    key_print(key, config, &t);
+    if (text_take(&t, &s) == SHERD_OK) {
+        value = json_string(s);
+        mem_free(s);
+    }
+    return value;
+}
+
+int sherd_config_json(const struct sherd_config *config, char **out)
+{
+    json_t *settings = json_object(), *root = NULL;
+    struct text t = { 0 };
+    char *s;
+    int st = SHERD_OK;
+    for (int i = 0; i < key_count() && st == SHERD_OK; i++) {
+        const struct key *key = key_at(i);
+        const char *where;
+        SHERD_TRY_OUT(config_where(config, key, &where));
+        source(&t, config_source_of(config, key), where);
+        SHERD_TRY_OUT(text_take(&t, &s));
+        s[strcspn(s, "\n")] = '\0';
+        if (json_object_set_new(settings, key->path,
+                json_pack("{s:o, s:s}", "value", json_value(key, config), "source", s)) != 0)
+            st =
+                SHERD_FAIL(SHERD_ENOMEM, "%s: cannot be written as JSON (no memory, or no UTF-8)", key->path);
+        mem_free(s);
+    }
+    SHERD_TRY_OUT(st);
+    config_remarks(config, "", &t);
+    SHERD_TRY_OUT(text_take(&t, &s));
+    root = json_pack("{s:s, s:O, s:s}", "version", sherd_version(), "settings", settings, "remarks", s);
+    mem_free(s);
+    st = root ? json_print(out, root, 1) : SHERD_FAIL(SHERD_ENOMEM, "no memory for the settings as JSON");
+out:
+    text_finish(&t);
+    json_decref(settings);
+    json_decref(root);
     return st;
 }
 

@@ -108,6 +108,19 @@ static int make_extra(struct run *r)
     return st;
 }
 
+/* What became of the keys of another system's file. */
+static void say_remarks(const struct sherd_config *config)
+{
+    char *text, *line, *end;
+    if (sherd_config_remarks(config, &text) != SHERD_OK)
+        return;
+    for (line = text; (end = strchr(line, '\n')); line = end + 1) {
+        *end = '\0';
+        log_info("%s", line);
+    }
+    mem_free(text);
+}
+
 static void say_start(struct run *r)
 {
     struct sherd_config *c = &r->config;
@@ -115,6 +128,7 @@ static void say_start(struct run *r)
     uint64_t total = 0;
     char a[32], b[32];
     const struct plan *p = &r->engine->plan;
+    say_remarks(c);
     sherd_engine_memory(r->engine, &m);
 #define XX(name, text) total += m.name;
     SHERD_REGIONS(XX)

@@ -10,6 +10,7 @@
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/out.h"
+#include "tools/settings.h"
 
 struct plans {
     struct sherd_config config;
@@ -167,11 +168,11 @@ int cmd_plan(int argc, char **argv)
 {
     int64_t ranks = 1;
     int program = 0, json = 0;
-    struct arg_list set = { 0 };
+    struct settings settings = { 0 };
     struct plans plans = { 0 };
     const struct arg args[] = {
         { "ranks", ARG_INT, &ranks, "N", "number of ranks (default 1)", .min = 1, .max = 65536 },
-        { "set", ARG_LIST, &set, "KEY=VALUE", "use this instead of what the file says; may be repeated" },
+        SETTINGS_ARGS(&settings),
         { "program", ARG_FLAG, &program, NULL, "also print the step program" },
         { "json", ARG_FLAG, &json, NULL, "print JSON" },
     };
@@ -183,7 +184,7 @@ int cmd_plan(int argc, char **argv)
     if (code >= 0)
         return code;
     plans.ranks = (int)ranks;
-    int st = sherd_config_load(&plans.config, path, set.items, set.n, plans.ranks);
+    int st = settings_load(&plans.config, &settings, path, plans.ranks);
     if (st != SHERD_OK) {
         out_fail(st);
         return EXIT_USAGE;

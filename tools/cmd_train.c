@@ -15,18 +15,18 @@
 #include "tools/launch.h"
 #include "tools/out.h"
 #include "tools/rank.h"
+#include "tools/settings.h"
 
 #define NAME "train"
 
 struct train {
     const char *path;
-    struct arg_list set;
+    struct settings settings;
     int64_t ranks; /* 0 = not given */
     double grace;
     int resume; /* enum sherd_resume; -1 = as the file says */
     int print;
     const char *profile; /* NULL = not given, "" = given without a file */
-    char resume_key[32], profile_key[4096];
 };
 
 static volatile sig_atomic_t stop_asked, stop_insisted;
@@ -118,27 +118,18 @@ static int print_config(const struct sherd_config *config)
     return EXIT_OK;
 }
 
-static void add(struct arg_list *list, const char *item)
-{
-    if (list->n < ARG_LIST_MAX)
-        list->items[list->n++] = item;
-}
-
 /* Options that are keys too. */
 static int load(struct sherd_config *config, struct train *train, int ranks)
 {
     static const char *const words[] = { "never", "auto", "required" };
-    if (train->resume >= 0) {
-        snprintf(train->resume_key, sizeof(train->resume_key), "run.resume=%s", words[train->resume]);
-        add(&train->set, train->resume_key);
-    }
+    struct settings *s = &train->settings;
+    if (train->resume >= 0)
+        settings_add(s, "--resume", "run.resume=%s", words[train->resume]);
     if (train->profile)
-        add(&train->set, "profile.on=true");
-    if (train->profile && train->profile[0]) {
-        snprintf(train->profile_key, sizeof(train->profile_key), "profile.file=%s", train->profile);
-        add(&train->set, train->profile_key);
-    }
-    return sherd_config_load(config, train->path, train->set.items, train->set.n, ranks);
+        settings_add(s, "--profile", "profile.on=true");
+    if (train->profile && train->profile[0])
+        settings_add(s, "--profile", "profile.file=%s", train->profile);
+    return settings_load(config, s, train->path, ranks);
 }
 
 static int train_or_launch(struct train *train, char *const *argv)
@@ -170,8 +161,7 @@ int cmd_train(int argc, char **argv)
     const struct arg args[] = {
         { "ranks", ARG_INT, &train.ranks, "N", "start N ranks on this host (default 1)", .min = 1,
             .max = 4096 },
-        { "set", ARG_LIST, &train.set, "KEY=VALUE",
-            "use this instead of what the file says; may be repeated" },
+        SETTINGS_ARGS(&train.settings),
         { "resume", ARG_CHOICE, &train.resume, "never|auto|required",
             "go on from the newest complete checkpoint of run.dir; alone:\nrequired, an error if there is "
             "none",
@@ -186,6 +176,8 @@ int cmd_train(int argc, char **argv)
             .max = 86400 },
     };
     const struct command command = { NAME, "CONFIG", 1, 1, "Trains the model that CONFIG describes.",
+        "CONFIG is sherd's own YAML, a DeepSpeed JSON or an Accelerate YAML; those two describe no model and "
+        "no data,\nwhich --model and --data do.\n\n"
         "Under torchrun, mpirun or srun each process is one rank of their world. Otherwise --ranks N starts\n"
         "N ranks on this host. The configuration is checked before anything is started.\n\n"
         "SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask for a stop: the step is finished, a checkpoint saved, and "

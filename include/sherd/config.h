@@ -143,6 +143,9 @@ SHERD_API int sherd_config_remarks(const struct sherd_config *config, char **out
 SHERD_API void sherd_config_free(struct sherd_config *config); /* NULL and zero are fine */
 /* The effective settings as YAML with one comment a line: where the value came from. Caller frees *out. */
 SHERD_API int sherd_config_print(const struct sherd_config *config, char **out);
+/* The same as JSON: {"settings": {"shard.stage": {"value": 3, "source": "x.yaml:4"}, ...}, "remarks": "..."}.
+ * Caller frees *out. */
+SHERD_API int sherd_config_json(const struct sherd_config *config, char **out);
 /* The text of configs/reference.yaml: every key, its default and help. Caller frees *out. */
 SHERD_API int sherd_config_reference(char **out);
 
