@@ -13,6 +13,7 @@ static int update(struct sherd_queue *queue, const struct optim_span *s, const s
                                   .v = s->state[1],
                                   .grad = s->grad,
                                   .factor = h->factor,
+                                  .rates = h->rates,
                                   .n = s->n,
                                   .step = h->step,
                                   .lr = h->lr,

@@ -27,6 +27,7 @@ struct optim_hyper {
     float lr, beta1, beta2, eps, weight_decay, momentum;
     int64_t step;        /* from 1 */
     const float *factor; /* device: the gradient is multiplied by it; NaN = leave everything unchanged */
+    const struct sherd_rates *rates; /* device: in place of lr and step, see sherd/ops.h; NULL = by value */
 };
 
 struct optim_ops {
@@ -38,6 +39,9 @@ struct optim_ops {
 
 /* The rows of the table in optim/optim.c. */
 extern const struct optim_ops optim_adamw, optim_sgd;
+
+/* What hyper->rates must point to a copy of: the same as lr and step, to the bit. */
+struct sherd_rates optim_rates(const struct optim_hyper *hyper);
 
 /* NULL for an unknown name. optim_name(i) lists them; NULL past the end. */
 const struct optim_ops *optim_find(const char *name);

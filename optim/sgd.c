@@ -12,6 +12,7 @@ static int update(struct sherd_queue *queue, const struct optim_span *s, const s
                                 .m = s->state[0],
                                 .grad = s->grad,
                                 .factor = h->factor,
+                                .rates = h->rates,
                                 .n = s->n,
                                 .step = h->step,
                                 .lr = h->lr,

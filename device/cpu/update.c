@@ -62,7 +62,11 @@ int cpu_adamw(struct cpu_lane *lane, const void *args)
     s.rise2 = (float)(1.0 - beta2);
     s.rate = (float)((double)a->lr / (1.0 - pow(beta1, step)));
     s.root = (float)(1.0 / sqrt(1.0 - pow(beta2, step)));
-    s.keep = (float)(1.0 - (double)a->lr * (double)a->weight_decay);
+    s.keep = (float)(1.0 - (double)(a->rates ? a->rates->lr : a->lr) * (double)a->weight_decay);
+    if (a->rates) {
+        s.rate = a->rates->rate;
+        s.root = a->rates->root;
+    }
     return cpu_parallel(lane, adamw_task, &s, cpu_tasks(a->n, CPU_TASK_ELEMS), 0);
 }
 
@@ -70,7 +74,7 @@ VEC_CLONES static void sgd_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_sgd *a = ctx;
     int64_t at = task * CPU_TASK_ELEMS, end = MIN(at + CPU_TASK_ELEMS, a->n);
-    const float factor = *a->factor, decay = a->weight_decay, lr = a->lr;
+    const float factor = *a->factor, decay = a->weight_decay, lr = a->rates ? a->rates->lr : a->lr;
     const float momentum = a->step == 1 ? 0.0f : a->momentum;
     float from[VEC_BLOCK], move[VEC_BLOCK];
     (void)panel;

@@ -17,18 +17,23 @@ struct adamw_step {
     float rate;                       /* lr / c1 */
     float root;                       /* 1 / sqrt(c2) */
     float keep;                       /* 1 - lr * weight_decay */
-    float eps;
+    float eps, weight_decay;
 };
 
 template <typename P, typename G, int W>
 __global__ void adamw_kernel(P *param, float *master, float *m, float *v, const G *grad, const float *factor,
-    int64_t n, struct adamw_step s)
+    const struct sherd_rates *rates, int64_t n, struct adamw_step s)
 {
     int64_t i;
     int k = my_span<W>(n, &i);
     float f = *factor;
     if (k == 0 || isnan(f))
         return;
+    if (rates) {
+        s.rate = rates->rate;
+        s.root = rates->root;
+        s.keep = (float)(1.0 - (double)rates->lr * (double)s.weight_decay);
+    }
     float g[W], w[W], a[W], b[W];
     load<W>(g, grad + i, k);
     load<W>(w, master + i, k);
@@ -65,18 +70,19 @@ extern "C" int cuda_adamw(struct sherd_queue *queue, const void *args)
     s.root = (float)(1.0 / sqrt(1.0 - pow(beta2, step)));
     s.keep = (float)(1.0 - (double)a->lr * (double)a->weight_decay);
     s.eps = a->eps;
+    s.weight_decay = a->weight_decay;
     int wide = aligned16(a->param) && aligned16(a->master) && aligned16(a->m) && aligned16(a->v) &&
                aligned16(a->grad);
     WITH_TYPE("adamw", param_type, P, WITH_TYPE("adamw", a->grad_type, G, WITH_WIDTH(wide, {
         adamw_kernel<P, G, W><<<blocks_for(a->n, THREADS * W), THREADS, 0, stream>>>(
-            (P *)a->param, a->master, a->m, a->v, (const G *)a->grad, a->factor, a->n, s);
+            (P *)a->param, a->master, a->m, a->v, (const G *)a->grad, a->factor, a->rates, a->n, s);
     })))
     return CUDA_LAUNCHED("adamw");
 }
 
 template <typename P, typename G, int W>
-__global__ void sgd_kernel(P *param, float *master, float *m, const G *grad, const float *factor, int64_t n,
-    float lr, float momentum, float weight_decay)
+__global__ void sgd_kernel(P *param, float *master, float *m, const G *grad, const float *factor,
+    const struct sherd_rates *rates, int64_t n, float lr, float momentum, float weight_decay)
 {
     int64_t i;
     int k = my_span<W>(n, &i);
@@ -87,6 +93,7 @@ __global__ void sgd_kernel(P *param, float *master, float *m, const G *grad, con
     load<W>(g, grad + i, k);
     load<W>(w, master + i, k);
     load<W>(a, m + i, momentum != 0 ? k : 0);
+    lr = rates ? rates->lr : lr;
 #pragma unroll
     for (int j = 0; j < W; j++) {
         a[j] = momentum * a[j] + (g[j] * f + weight_decay * w[j]);
@@ -110,7 +117,7 @@ extern "C" int cuda_sgd(struct sherd_queue *queue, const void *args)
     int wide = aligned16(a->param) && aligned16(a->master) && aligned16(m) && aligned16(a->grad);
     WITH_TYPE("sgd", param_type, P, WITH_TYPE("sgd", a->grad_type, G, WITH_WIDTH(wide, {
         sgd_kernel<P, G, W><<<blocks_for(a->n, THREADS * W), THREADS, 0, stream>>>((P *)a->param, a->master,
-            m, (const G *)a->grad, a->factor, a->n, a->lr, momentum, a->weight_decay);
+            m, (const G *)a->grad, a->factor, a->rates, a->n, a->lr, momentum, a->weight_decay);
     })))
     return CUDA_LAUNCHED("sgd");
 }

@@ -247,27 +247,39 @@ struct sherd_loss {
     void *scratch; /* sherd_loss_scratch() bytes */
 };
 
+/* What an update needs that changes from step to step: in device memory, for work that is kept and launched
+ * again. */
+struct sherd_rates {
+    float lr;
+    float rate; /* adamw: lr / (1 - beta1^step) */
+    float root; /* adamw: 1 / sqrt(1 - beta2^step) */
+};
+
 /* AdamW (arXiv 1711.05101) on n elements: g = grad * *factor; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
  * w -= lr * (m/c1 / (sqrt(v/c2) + eps) + weight_decay * w), c1 = 1 - b1^step, c2 = 1 - b2^step.
  * master is the float weight; param gets its rounded copy (param may be NULL: master is the parameter).
- * A factor that is NaN leaves everything unchanged: the step is not taken. step counts from 1. */
+ * A factor that is NaN leaves everything unchanged: the step is not taken. step counts from 1. rates, if not
+ * NULL, are taken when the work is done, in place of lr and step. */
 struct sherd_adamw {
     void *param;
     float *master, *m, *v;
     const void *grad;
     const float *factor;
+    const struct sherd_rates *rates;
     int64_t n, step;
     float lr, beta1, beta2, eps, weight_decay;
     enum sherd_dtype param_type, grad_type;
 };
 
 /* SGD with momentum as PyTorch has it: g = grad * *factor + weight_decay * w; m = momentum * m + g (m = g
- * at step 1); w -= lr * m. momentum 0: m may be NULL. NaN factor: nothing changes. */
+ * at step 1); w -= lr * m. momentum 0: m may be NULL. NaN factor: nothing changes. rates, if not NULL: its
+ * lr. */
 struct sherd_sgd {
     void *param;
     float *master, *m;
     const void *grad;
     const float *factor;
+    const struct sherd_rates *rates;
     int64_t n, step;
     float lr, momentum, weight_decay;
     enum sherd_dtype param_type, grad_type;

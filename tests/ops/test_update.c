@@ -48,17 +48,29 @@ static struct model make(struct op_test *t, const struct shape *s, double factor
     return u;
 }
 
+/* As an optimizer leaves them in device memory. */
+static const struct sherd_rates *rates(struct op_test *t, int64_t step)
+{
+    double b1 = (double)(float)BETA1, b2 = (double)(float)BETA2;
+    const double at[] = { (float)LR, (float)LR / (1 - pow(b1, (double)step)),
+        1 / sqrt(1 - pow(b2, (double)step)) };
+    return op_input(t, at, 3, SHERD_F32)->dev;
+}
+
+/* Every other step takes its rates from memory, and must not look at lr and step then. */
 static void adamw(struct op_test *t, const struct shape *s, const struct model *u, int64_t step)
 {
+    int kept = step % 2 == 0;
     OP_RUN(t, sherd_adamw(t->queue, &(struct sherd_adamw){ .param = u->param ? u->param->dev : NULL,
                                         .master = u->w->dev,
                                         .m = u->m->dev,
                                         .v = u->v->dev,
                                         .grad = u->grad->dev,
                                         .factor = u->factor->dev,
+                                        .rates = kept ? rates(t, step) : NULL,
                                         .n = s->n,
-                                        .step = step,
-                                        .lr = (float)LR,
+                                        .step = kept ? 1000 : step,
+                                        .lr = kept ? 1.0f : (float)LR,
                                         .beta1 = (float)BETA1,
                                         .beta2 = (float)BETA2,
                                         .eps = (float)EPS,
@@ -112,9 +124,10 @@ static void sgd(struct op_test *t, const struct shape *s, const struct model *u,
                                       .m = s->momentum != 0 ? u->m->dev : NULL,
                                       .grad = u->grad->dev,
                                       .factor = u->factor->dev,
+                                      .rates = step % 2 == 0 ? rates(t, step) : NULL,
                                       .n = s->n,
                                       .step = step,
-                                      .lr = (float)LR,
+                                      .lr = step % 2 == 0 ? 1.0f : (float)LR,
                                       .momentum = (float)s->momentum,
                                       .weight_decay = (float)s->decay,
                                       .param_type = s->param_type,
