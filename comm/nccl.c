@@ -63,6 +63,7 @@ struct nccl {
     uint64_t pulse; /* of the other ranks, as last seen; and how long the wait had lasted when it changed */
     double pulse_waited;
     struct window *windows;
+    size_t room;      /* that was free on the device before it began to open */
     int exposed;      /* windows made so far */
     const char *last; /* name and number of the last collective brought */
     unsigned long long calls;
@@ -282,7 +283,7 @@ static int come_together(struct nccl *n)
 
 /* Before a call unlike those made so far, as all ranks see it: what NCCL sets up may depend on all of this.
  */
-static int meet(struct nccl *n, const struct call *c)
+static int meet(struct nccl *n, const struct call *c, int *first)
 {
     const uint64_t key[] = { c->elems, (uint64_t)c->kind, (uint64_t)c->type, (uint64_t)c->detail,
         (uint64_t)n->exposed };
@@ -290,7 +291,8 @@ static int meet(struct nccl *n, const struct call *c)
     for (size_t i = 0; i < ARRAY_LEN(key); i++)
         hash = (hash ^ key[i] ^ (hash >> 29)) * 1099511628211u;
     uint64_t *met = &n->met[(hash >> 40) % MET];
-    if (*met == hash)
+    *first = *met != hash;
+    if (!*first)
         return SHERD_OK;
     SHERD_TRY(come_together(n));
     *met = hash;
@@ -314,14 +316,19 @@ static int run(struct sherd_comm *comm, struct sherd_queue *queue, const struct 
         return SHERD_OK;
     SHERD_TRY(check_exposed(n, call, call->elems * size));
     cudaStream_t stream = cuda_enter(queue);
-    int st = meet(n, call);
+    int first, st = meet(n, call, &first);
     if (st == SHERD_OK)
         st = leave_room(n, stream);
     if (st != SHERD_OK)
         return give_up(n, st);
+    if (comm->delay_us)
+        cuda_idle(stream, comm->delay_us);
+    size_t before = first ? cuda_room(comm->dev) : 0;
     pthread_mutex_lock(&n->lock);
     ncclResult_t r = n->comm ? enqueue(n->comm, call, stream) : GONE;
     pthread_mutex_unlock(&n->lock);
+    if (first)
+        cuda_took(comm->dev, before);
     n->last = names[call->kind];
     n->calls++;
     if (r == ncclSuccess)
@@ -379,10 +386,12 @@ static int nccl_expose(struct sherd_comm *comm, void *base, size_t bytes)
     int st = come_together(n);
     if (st != SHERD_OK)
         return give_up(n, st);
+    size_t before = cuda_room(comm->dev);
     pthread_mutex_lock(&n->lock);
     ncclResult_t r =
         n->comm ? ncclCommWindowRegister(n->comm, base, bytes, &w->handle, NCCL_WIN_COLL_SYMMETRIC) : GONE;
     pthread_mutex_unlock(&n->lock);
+    cuda_took(comm->dev, before);
     if (r != ncclSuccess)
         return r == GONE ? ended(n) : give_up(n, fail(r, "window"));
     if (!w->handle)
@@ -464,6 +473,7 @@ static int start(struct sherd_comm *comm, struct root *root)
     struct nccl *n = nccl_new(comm, root);
     if (!n)
         return SHERD_ENOMEM;
+    n->room = cuda_room(comm->dev);
     cuda_watch(cuda_device(comm->dev), &n->watch);
     CUDA_TRY(cudaSetDevice(cuda_device(comm->dev)->index));
     for (size_t i = 0; i < ARRAY_LEN(n->marks); i++)
@@ -560,6 +570,8 @@ static int nccl_open(struct sherd_comm *const *comms, int n, const void *id)
         st = begin_split(comms[i]->impl, 1);
     for (int i = 0; i < n && st == SHERD_OK; i++)
         st = wait_root(comms[i]->impl, 1, "opening", comms[i]->timeout);
+    for (int i = 0; i < n && st == SHERD_OK; i++)
+        cuda_took(comms[i]->dev, ((struct nccl *)comms[i]->impl)->room);
     for (int i = 0; i < n && st != SHERD_OK; i++)
         st = give_up_opening(comms[i]->impl, st);
     return st;
@@ -572,7 +584,10 @@ static int nccl_dup(struct sherd_comm *comm, struct sherd_comm *twin)
     int st = begin_split(twin->impl, 0);
     if (st == SHERD_OK)
         st = wait_root(twin->impl, 1, "a second communicator", comm->timeout);
-    return st == SHERD_OK ? SHERD_OK : give_up_opening(twin->impl, st);
+    if (st != SHERD_OK)
+        return give_up_opening(twin->impl, st);
+    cuda_took(twin->dev, ((struct nccl *)twin->impl)->room);
+    return SHERD_OK;
 }
 
 static void nccl_abort(struct sherd_comm *comm, const char *reason)

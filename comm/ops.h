@@ -83,6 +83,7 @@ struct sherd_comm {
     /* For tests: stands before every comm_at, may fail it, or make it skip with a positive number. */
     int (*door)(void *ctx, const struct board_place *place);
     void *door_ctx;
+    unsigned delay_us; /* for tests: a GPU's queue idles so long before each collective */
     void *impl;
 };
 

@@ -230,6 +230,7 @@ void sherd_device_read(const struct sherd_device *dev, struct sherd_device_count
     out->allocs = __atomic_load_n(&dev->allocs, __ATOMIC_RELAXED);
     out->bytes = __atomic_load_n(&dev->bytes, __ATOMIC_RELAXED);
     out->peak_bytes = __atomic_load_n(&dev->peak_bytes, __ATOMIC_RELAXED);
+    out->library_bytes = __atomic_load_n(&dev->library_bytes, __ATOMIC_RELAXED);
     out->ops = __atomic_load_n(&dev->op_calls, __ATOMIC_RELAXED);
     out->flops = dev->flops;
 }

@@ -79,7 +79,8 @@ struct sherd_device {
     struct device_blocks *blocks; /* sizes of the allocations held, for the counters; device.c's own */
     /* counters, atomic */
     uint64_t allocs, bytes, peak_bytes, op_calls;
-    double flops; /* written by the thread that submits; read at rest */
+    uint64_t library_bytes; /* the kind's to add to */
+    double flops;           /* written by the thread that submits; read at rest */
 };
 
 struct sherd_queue {

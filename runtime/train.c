@@ -259,6 +259,17 @@ static int end_profile(struct run *r)
     return st;
 }
 
+/* What libraries take shows once every operation and collective of a step has been called. */
+static void tell_libraries(const struct run *r)
+{
+    char a[32];
+    struct sherd_device_counters c;
+    sherd_device_read(r->engine->dev, &c);
+    if (r->rank == 0 && c.library_bytes > 0)
+        log_info("libraries and queues of the device have taken %s of its memory besides",
+            text_human_bytes((double)c.library_bytes, a));
+}
+
 /* One optimizer step. A rank whose data cannot be read takes everybody with it, by name. */
 static int one_step(struct run *r)
 {
@@ -284,8 +295,11 @@ static int due(int64_t step, int64_t every)
 static int loop(struct run *r)
 {
     struct sherd_engine *e = r->engine;
+    int64_t before = e->step;
     while (e->step < r->config.train.steps) {
         SHERD_TRY(one_step(r));
+        if (e->step == before + 1)
+            tell_libraries(r);
         int stop = e->host_scalars[SCALAR_FLAG] > 0;
         if (r->val && (due(e->step, r->config.train.eval_every) || e->step == r->config.train.steps) && !stop)
             SHERD_TRY(evaluate(r));

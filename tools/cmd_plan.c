@@ -105,6 +105,8 @@ static void print_tables(const struct plans *p)
     for (int s = 0; s < SHERD_STAGES; s++)
         value[s] = memory_total(&p->stage[s]);
     print_row(p, "in all", value);
+    if (strcmp(p->config.run.device, "cpu") != 0)
+        printf("  %-28s  measured in a run: its log tells after the first step\n", "libraries of the device");
 
     printf("\nsent by one rank in a step\n");
     for (int k = 0; k < SHERD_COLLECTIVES; k++) {

@@ -57,9 +57,8 @@ static int find_cudnn(struct attn_cudnn **out, struct cuda_device *cd, enum sher
     return SHERD_OK;
 }
 
-int cuda_attention_forward(struct sherd_queue *queue, const void *args)
+static int forward(struct sherd_queue *queue, const struct sherd_attention_forward *a)
 {
-    const struct sherd_attention_forward *a = args;
     struct attn_cudnn *cudnn = NULL;
     cudaStream_t stream = cuda_enter(queue);
     SHERD_TRY(find_cudnn(&cudnn, cuda_device(queue->dev), a->type));
@@ -67,14 +66,48 @@ int cuda_attention_forward(struct sherd_queue *queue, const void *args)
     return st == SHERD_EUNSUPPORTED ? attn_own_forward(stream, a) : st;
 }
 
-int cuda_attention_backward(struct sherd_queue *queue, const void *args)
+static int backward(struct sherd_queue *queue, const struct sherd_attention_backward *a)
 {
-    const struct sherd_attention_backward *a = args;
     struct attn_cudnn *cudnn = NULL;
     cudaStream_t stream = cuda_enter(queue);
     SHERD_TRY(find_cudnn(&cudnn, cuda_device(queue->dev), a->type));
     int st = cudnn ? attn_cudnn_backward(cudnn, stream, a) : SHERD_EUNSUPPORTED;
     return st == SHERD_EUNSUPPORTED ? attn_own_backward(stream, a) : st;
+}
+
+/* Nothing of cuDNN's is set up in a call of this type. */
+static int is_settled(const struct sherd_queue *queue, enum sherd_dtype type)
+{
+    const struct attn *attn = cuda_device(queue->dev)->attention;
+    return type != SHERD_BF16 || (attn && !attn->cudnn);
+}
+
+static const struct attn_cudnn *cudnn_of(const struct sherd_queue *queue)
+{
+    const struct attn *attn = cuda_device(queue->dev)->attention;
+    return attn ? attn->cudnn : NULL;
+}
+
+int cuda_attention_forward(struct sherd_queue *queue, const void *args)
+{
+    const struct sherd_attention_forward *a = args;
+    if (is_settled(queue, a->type) || attn_cudnn_has_forward(cudnn_of(queue), a))
+        return forward(queue, a);
+    size_t before = cuda_room(queue->dev);
+    int st = forward(queue, a);
+    cuda_took(queue->dev, before);
+    return st;
+}
+
+int cuda_attention_backward(struct sherd_queue *queue, const void *args)
+{
+    const struct sherd_attention_backward *a = args;
+    if (is_settled(queue, a->type) || attn_cudnn_has_backward(cudnn_of(queue), a))
+        return backward(queue, a);
+    size_t before = cuda_room(queue->dev);
+    int st = backward(queue, a);
+    cuda_took(queue->dev, before);
+    return st;
 }
 
 #else

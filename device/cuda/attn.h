@@ -29,6 +29,9 @@ void attn_cudnn_destroy(struct attn_cudnn *c); /* NULL is fine */
  * and given again for the same shape. */
 int attn_cudnn_forward(struct attn_cudnn *c, cudaStream_t stream, const struct sherd_attention_forward *a);
 int attn_cudnn_backward(struct attn_cudnn *c, cudaStream_t stream, const struct sherd_attention_backward *a);
+/* Whether such a call was made before: the first of a shape takes memory for itself. No for NULL. */
+int attn_cudnn_has_forward(const struct attn_cudnn *c, const struct sherd_attention_forward *a);
+int attn_cudnn_has_backward(const struct attn_cudnn *c, const struct sherd_attention_backward *a);
 
 #ifdef __cplusplus
 }

@@ -267,15 +267,35 @@ static int fit(struct attn_cudnn *c, struct plan *p, size_t scratch)
         MAX(wanted, least_bytes(p)), scratch);
 }
 
+static struct plan *look_up(
+    const struct attn_cudnn *c, const struct shape *shape, int backward, int any_order)
+{
+    for (int i = 0; c && i < c->n; i++) {
+        struct plan *p = &c->plans[i];
+        if (p->backward == backward && p->any_order == any_order &&
+            memcmp(&p->shape, shape, sizeof *shape) == 0)
+            return p;
+    }
+    return NULL;
+}
+
+int attn_cudnn_has_forward(const struct attn_cudnn *c, const struct sherd_attention_forward *a)
+{
+    struct shape shape = { a->batch, a->seq, a->heads, a->kv_heads, a->head_dim };
+    return look_up(c, &shape, 0, 0) != NULL;
+}
+
+int attn_cudnn_has_backward(const struct attn_cudnn *c, const struct sherd_attention_backward *a)
+{
+    struct shape shape = { a->batch, a->seq, a->heads, a->kv_heads, a->head_dim };
+    return look_up(c, &shape, 1, a->any_order != 0) != NULL;
+}
+
 /* From the cache, or new. A refusal is cached too. */
 static int find(
     struct attn_cudnn *c, struct plan **out, struct shape shape, int backward, int any_order, size_t scratch)
 {
-    struct plan *p = NULL;
-    for (int i = 0; i < c->n && !p; i++)
-        if (c->plans[i].backward == backward && c->plans[i].any_order == any_order &&
-            memcmp(&c->plans[i].shape, &shape, sizeof shape) == 0)
-            p = &c->plans[i];
+    struct plan *p = look_up(c, &shape, backward, any_order);
     if (!p) {
         struct plan *more = mem_realloc(c->plans, (size_t)c->n + 1, sizeof *c->plans);
         if (!more)

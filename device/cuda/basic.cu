@@ -23,6 +23,20 @@ extern "C" cudaError_t cuda_probe(void)
     return cudaFuncGetAttributes(&attributes, (const void *)cast_kernel<float, float, 1>);
 }
 
+__global__ void idle_kernel(unsigned long long nanoseconds)
+{
+    unsigned long long start, now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+    do
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    while (now - start < nanoseconds);
+}
+
+extern "C" void cuda_idle(cudaStream_t stream, unsigned microseconds)
+{
+    idle_kernel<<<1, 1, 0, stream>>>(1000ull * microseconds);
+}
+
 extern "C" int cuda_cast(struct sherd_queue *queue, const void *args)
 {
     const struct sherd_cast *a = (const struct sherd_cast *)args;

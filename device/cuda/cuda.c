@@ -224,6 +224,20 @@ static void cuda_host_free(struct sherd_device *dev, void *p)
         CUDA_WARN(cudaFreeHost(p));
 }
 
+size_t cuda_room(const struct sherd_device *dev)
+{
+    size_t total = 0, available = 0;
+    CUDA_WARN(cudaSetDevice(cuda_device(dev)->index));
+    CUDA_WARN(cudaMemGetInfo(&available, &total));
+    return available;
+}
+
+/* Wraps around where more is free than before: of the sum, only the end counts. */
+void cuda_took(struct sherd_device *dev, size_t before)
+{
+    __atomic_add_fetch(&dev->library_bytes, (uint64_t)before - cuda_room(dev), __ATOMIC_RELAXED);
+}
+
 /* ---- queues ---- */
 
 static void cuda_queue_destroy(struct sherd_queue *queue)
@@ -235,19 +249,23 @@ static void cuda_queue_destroy(struct sherd_queue *queue)
             log_warn("%s: a queue ends with work left: %s", queue->dev->name, sherd_error());
         CUDA_WARN(cudaStreamDestroy(cq->stream));
     }
-    sherd_device_free(queue->dev, cq->workspace ? cq->workspace : cq->faults);
+    size_t before = cuda_room(queue->dev);
+    cuda_free(queue->dev, cq->workspace ? cq->workspace : cq->faults);
+    cuda_took(queue->dev, before);
     cuda_host_free(queue->dev, cq->seen);
     mem_free(cq);
     queue->impl = NULL;
 }
 
-/* One allocation, counted as any other: the workspace (a side queue has none, its products run without), then
- * the fault words. */
+/* One allocation, on the libraries' account: the workspace (a side queue has none, its products run without),
+ * then the fault words. */
 static int queue_memory(struct sherd_queue *queue, struct cuda_queue *cq)
 {
     void *p = NULL;
     size_t workspace = queue->kind == SHERD_QUEUE_COMPUTE ? CUDA_WORKSPACE_BYTES : 0;
-    SHERD_TRY(sherd_device_alloc(queue->dev, &p, workspace + FAULT_BYTES));
+    size_t before = cuda_room(queue->dev);
+    SHERD_TRY(cuda_alloc(queue->dev, &p, workspace + FAULT_BYTES));
+    cuda_took(queue->dev, before);
     cq->workspace = workspace ? p : NULL;
     cq->faults = (unsigned long long *)((char *)p + workspace);
     SHERD_TRY(cuda_host_alloc(queue->dev, &p, CUDA_FAULTS * sizeof(*cq->seen)));

@@ -78,8 +78,16 @@ void cuda_unwatch(struct cuda_device *cd, const struct cuda_watch *watch);
 int cuda_wait_stream(const struct cuda_device *cd, cudaStream_t stream);
 int cuda_wait_event(const struct cuda_device *cd, cudaEvent_t event);
 
+/* Device memory that a library takes for itself the first time it is asked for something: what is free
+ * before, and less what is free after goes to the device's account. No memory of the account may be taken
+ * between. */
+size_t cuda_room(const struct sherd_device *dev);
+void cuda_took(struct sherd_device *dev, size_t before);
+
 /* basic.cu: success if the plugin holds code that runs on the current GPU. */
 cudaError_t cuda_probe(void);
+/* The stream does nothing for so long; for tests. */
+void cuda_idle(cudaStream_t stream, unsigned microseconds);
 /* out[cols] += the sum over p, in order, of parts[p * cols + c]. */
 void cuda_reduce_parts(
     cudaStream_t stream, void *out, enum sherd_dtype type, const float *parts, int64_t n_parts, int64_t cols);

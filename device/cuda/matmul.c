@@ -193,6 +193,15 @@ static int choose(cublasLtHandle_t handle, struct plan *p)
     return SHERD_OK;
 }
 
+static int has_plan(const struct matmul_plans *plans, const struct plan_key *key)
+{
+    uint32_t home = hash(key);
+    for (uint32_t i = 0; i < PROBES; i++)
+        if (memcmp(&plans->plans[(home + i) % PLANS].key, key, sizeof(*key)) == 0)
+            return 1;
+    return 0;
+}
+
 /* The plan for a key, made at its first use. A full neighbourhood gives up its first slot. */
 static int find_plan(struct matmul_plans *plans, const struct plan_key *key, struct plan **out)
 {
@@ -232,19 +241,29 @@ static int run_plan(
         cq->workspace ? CUDA_WORKSPACE_BYTES : 0, cq->stream));
 }
 
-int cuda_matmul(struct sherd_queue *queue, const void *args)
+static int matmul(struct sherd_queue *queue, const struct sherd_matmul *a, const struct plan_key *key)
 {
-    const struct sherd_matmul *a = args;
     struct matmul_plans *plans = cuda_device(queue->dev)->plans;
     struct cuda_queue *cq = cuda_queue(queue);
     struct plan *plan = NULL;
     cudaStream_t stream = cuda_enter(queue);
-    if (a->m == 0 || a->n == 0)
-        return SHERD_OK;
-    struct plan_key key = key_of(a, cq->workspace != NULL);
-    SHERD_TRY(find_plan(plans, &key, &plan));
+    SHERD_TRY(find_plan(plans, key, &plan));
     if (plan->plain)
         return cuda_matmul_plain(stream, a);
     SHERD_TRY(run_plan(plans->handle, plan, cq, a));
     return a->bias && !plan->key.bias ? cuda_add_bias(stream, a) : SHERD_OK;
+}
+
+int cuda_matmul(struct sherd_queue *queue, const void *args)
+{
+    const struct sherd_matmul *a = args;
+    if (a->m == 0 || a->n == 0)
+        return SHERD_OK;
+    struct plan_key key = key_of(a, cuda_queue(queue)->workspace != NULL);
+    if (has_plan(cuda_device(queue->dev)->plans, &key))
+        return matmul(queue, a, &key);
+    size_t before = cuda_room(queue->dev);
+    int st = matmul(queue, a, &key);
+    cuda_took(queue->dev, before);
+    return st;
 }

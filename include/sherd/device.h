@@ -69,8 +69,12 @@ struct sherd_device_counters {
     uint64_t allocs;     /* device allocations made since the device was opened */
     uint64_t bytes;      /* device bytes held now */
     uint64_t peak_bytes; /* most device bytes ever held */
-    uint64_t ops;        /* operations submitted */
-    double flops;        /* multiply-adds of matmul and attention counted twice, as usual */
+    /* Device bytes that libraries (NCCL, cuBLAS, cuDNN) and queues took for themselves since the device was
+     * opened, by how much less was free after their set-up and first uses; others who use the GPU meanwhile
+     * disturb it. Not in `bytes`. */
+    uint64_t library_bytes;
+    uint64_t ops; /* operations submitted */
+    double flops; /* multiply-adds of matmul and attention counted twice, as usual */
 };
 SHERD_API void sherd_device_read(const struct sherd_device *dev, struct sherd_device_counters *out);
 

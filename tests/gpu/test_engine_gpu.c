@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * The engine on two GPUs: every stage, with and without overlap, at every prefetch and with released buffers
- * poisoned, gives the same bits; two equal runs do; and the memory that the GPU says is used is what was
- * planned.
+ * The engine on two GPUs: every stage, with and without overlap, at every prefetch, with released buffers
+ * poisoned and with slow communication, gives the same bits; two equal runs do; the CPU gives nearly the same
+ * losses; and the memory that the GPU says is used is what was planned.
  */
 #include "tests/check.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,16 +21,19 @@
 #include "tests/t.h"
 
 #define STEPS 6
+#define MOST_STEPS 20
 #define RANKS 2
 
 struct trial {
     struct sherd_model_config model;
     int stage, prefetch, overlap, poison, micro, accum, seq, steps;
+    unsigned delay_us; /* before each collective, and half as much on rank 0 */
     enum sherd_dtype param, reduce;
     /* of rank 0 */
-    struct sherd_step_stats stats[STEPS];
+    struct sherd_step_stats stats[MOST_STEPS];
     uint64_t weights; /* hash over all tensors */
-    uint64_t used, planned;
+    /* bytes: less free than before, in libraries, in allocations, planned */
+    uint64_t used, libraries, allocated, planned;
 };
 
 static struct trial small(void)
@@ -115,16 +119,22 @@ static void run(int rank, struct sherd_comm *comm, struct sherd_device *dev, voi
     struct sherd_model *model;
     struct sherd_engine *e;
     size_t total, before, after;
+    struct sherd_device_counters held, now;
     set(&c, t);
     T_OK(sherd_model_build(&model, &t->model));
     T_OK(sherd_device_memory(dev, &total, &before));
+    sherd_device_read(dev, &held);
     T_OK(sherd_engine_create(&e, &(struct sherd_engine_desc){ &c, model, dev, comm }));
+    e->comm->delay_us = e->reduce_comm->delay_us = rank ? t->delay_us : t->delay_us / 2;
     train(t, rank, e);
+    sherd_device_read(dev, &now);
     T_OK(sherd_device_memory(dev, &total, &after));
     if (rank == 0) {
         struct sherd_memory m;
         sherd_engine_memory(e, &m);
         t->used = before - after;
+        t->libraries = now.library_bytes - held.library_bytes;
+        t->allocated = now.bytes - held.bytes;
 #define XX(name, text) t->planned += m.name;
         SHERD_REGIONS(XX)
 #undef XX
@@ -197,6 +207,52 @@ static void test_order(void **state)
     }
 }
 
+/* Communication that is late, by other amounts on each rank: nothing may be read before it is there, nor
+ * written before it is read. */
+static void test_slow(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        struct trial base = small();
+        base.stage = stage;
+        base.accum = 2;
+        struct trial plain = result_of(base);
+        base.poison = 1;
+        for (int prefetch = stage == 3 ? 0 : 1; prefetch <= (stage == 3 ? 2 : 1); prefetch++) {
+            base.delay_us = 400;
+            base.prefetch = prefetch;
+            struct trial slow = result_of(base);
+            char what[48];
+            snprintf(what, sizeof(what), "slowed, stage %d prefetch %d", stage, prefetch);
+            same(&slow, &plain, what);
+        }
+    }
+}
+
+/* The same sums in another order, through 20 updates. Adam divides by the root of small squares, so that the
+ * last bits of a gradient grow in the first steps. */
+#define CPU_BOUND 1e-4
+
+static void test_cpu(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage += 3) {
+        struct trial base = small();
+        double worst = 0;
+        base.stage = stage;
+        base.steps = MOST_STEPS;
+        struct trial gpu = result_of(base);
+        t_device("cpu");
+        struct trial cpu = result_of(base);
+        t_device("cuda");
+        for (int s = 0; s < MOST_STEPS; s++)
+            worst = fmax(worst, fabs(gpu.stats[s].loss / cpu.stats[s].loss - 1));
+        printf("stage %d: losses of GPU and CPU are %.2g apart at most over %d steps, allowed %.0g\n", stage,
+            worst, MOST_STEPS, CPU_BOUND);
+        assert_true(worst <= CPU_BOUND);
+    }
+}
+
 static void test_memory(void **state)
 {
     (void)state;
@@ -209,16 +265,20 @@ static void test_memory(void **state)
             .heads = 32,
             .kv_heads = 4,
             .mlp_width = 5632,
-            .context = 2048 };
+            .context = 2048,
+            .any_order = 1 };
         t.stage = stage;
         t.param = SHERD_BF16;
         t.micro = 8;
         t.seq = 2048;
         t.steps = 2;
         t = result_of(t);
-        double off = (double)t.used / (double)t.planned - 1;
-        printf("1.1 B, stage %d: planned %.0f MiB, used %.0f MiB (%+.2f %%)\n", stage,
-            (double)t.planned / 1048576, (double)t.used / 1048576, 100 * off);
+        double own = (double)t.used - (double)t.libraries, off = own / (double)t.planned - 1;
+        printf("1.1 B, stage %d: planned %.0f MiB, allocated %.0f MiB; used %.0f MiB, of that %.0f MiB by "
+               "libraries, %.0f MiB without (%+.2f %%)\n",
+            stage, (double)t.planned / 1048576, (double)t.allocated / 1048576, (double)t.used / 1048576,
+            (double)t.libraries / 1048576, own / 1048576, 100 * off);
+        assert_int_equal(t.allocated, t.planned);
         assert_true(off > -0.02 && off < 0.02);
     }
 }
@@ -228,6 +288,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stages),
         cmocka_unit_test(test_order),
+        cmocka_unit_test(test_slow),
+        cmocka_unit_test(test_cpu),
         cmocka_unit_test(test_memory),
     };
     if (!gpus_two())
