@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "ckpt/safetensors.h"
 
+#define LARGE 65504.0f /* the largest f16 */
 #define BLOCK 1024
 
 int st_convertible(enum sherd_dtype type)
@@ -18,35 +19,50 @@ int st_convertible(enum sherd_dtype type)
     return type == SHERD_F32 || type == SHERD_BF16 || type == SHERD_F16;
 }
 
-static void to_float(float *y, const void *x, enum sherd_dtype type, int64_t n)
+/* Loops run over whole blocks, of which n elements count: a number that is known becomes vectors. */
+static void to_float(float y[BLOCK], const void *x, enum sherd_dtype type, int64_t n)
 {
+    uint16_t half[BLOCK];
     if (type == SHERD_F32) {
-        memcpy(y, x, (size_t)n * sizeof(float));
+        memcpy(y, x, (size_t)n * sizeof(*y));
         return;
     }
-    for (int64_t i = 0; i < n; i++) {
-        uint16_t half;
-        memcpy(&half, (const char *)x + 2 * i, sizeof(half));
-        y[i] = type == SHERD_BF16 ? bf16_to_float(half) : f16_to_float(half);
-    }
+    memcpy(half, x, (size_t)n * sizeof(*half));
+    memset(half + n, 0, (size_t)(BLOCK - n) * sizeof(*half));
+    for (int i = 0; type == SHERD_F16 && i < n; i++)
+        y[i] = f16_to_float(half[i]);
+    if (type == SHERD_F16)
+        return;
+    for (int i = 0; i < BLOCK; i++)
+        y[i] = bf16_to_float(half[i]);
 }
 
-static void from_float(void *y, enum sherd_dtype type, const float *x, int64_t n)
+static void from_float(void *y, enum sherd_dtype type, const float x[BLOCK], int64_t n)
 {
+    uint16_t half[BLOCK];
     if (type == SHERD_F32) {
-        memcpy(y, x, (size_t)n * sizeof(float));
+        memcpy(y, x, (size_t)n * sizeof(*x));
         return;
     }
-    for (int64_t i = 0; i < n; i++) {
-        uint16_t half = type == SHERD_BF16 ? bf16_from_float(x[i]) : f16_from_float(x[i]);
-        memcpy((char *)y + 2 * i, &half, sizeof(half));
+    if (type == SHERD_BF16) {
+        for (int i = 0; i < BLOCK; i++)
+            half[i] = bf16_from_float(x[i]);
+    } else {
+        for (int i = 0; i < n; i++)
+            half[i] = f16_from_float(x[i]);
     }
+    memcpy(y, half, (size_t)n * sizeof(*half));
 }
 
-/* Index of the first finite x whose y is not; -1 for none. */
-static int64_t first_overflow(const void *y, enum sherd_dtype type, const float *x, int64_t n)
+/* Index of the first finite x whose y is not; -1 for none. Only a large x can be one. */
+static int64_t first_overflow(const void *y, enum sherd_dtype type, const float x[BLOCK], int64_t n)
 {
     float back[BLOCK];
+    int large = 0;
+    for (int i = 0; i < BLOCK; i++)
+        large |= fabsf(x[i]) >= LARGE;
+    if (!large)
+        return -1;
     to_float(back, y, type, n);
     for (int64_t i = 0; i < n; i++) {
         if (isfinite(x[i]) && !isfinite(back[i]))
@@ -58,7 +74,7 @@ static int64_t first_overflow(const void *y, enum sherd_dtype type, const float 
 void st_convert(
     void *y, enum sherd_dtype y_type, const void *x, enum sherd_dtype x_type, int64_t n, int64_t *overflow)
 {
-    float block[BLOCK];
+    float block[BLOCK] = { 0 };
     assert(st_convertible(y_type) && st_convertible(x_type));
     if (overflow)
         *overflow = -1;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Merging: see sherd/ckpt.h. Only weights files are read, and only forwards; each tensor flows through two
- * fixed buffers. Tensors stand in the order of the model. All files are made in a folder of their own inside
- * the target and renamed at the end, the index last.
+ * Merging: see sherd/ckpt.h. Only weights files are read. Tensors stand in the order of the model. All files
+ * are made in a folder of their own and then come to be at once: renamed into a folder that held no model,
+ * the index last; or, with what else the target holds, exchanged with it as a whole.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,8 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/text.h"
-#include "ckpt/open.h"
+#include "ckpt/pour.h"
+#include "ckpt/swap.h"
 
 /* One tensor to write; an alias is a second one with the same source. */
 struct out_tensor {
@@ -33,8 +34,8 @@ struct merge {
     int64_t params;
     uint64_t total_bytes; /* of tensors */
     uint64_t file_bytes;  /* of safetensors files */
-    char *temp;           /* to/CKPT_MERGE_TEMP */
-    void *converted;      /* CKPT_STAGING_BYTES */
+    char *temp;           /* where the files are made */
+    int replaces;         /* the target holds a model */
 };
 
 static void file_name(char out[CKPT_NAME_BYTES], int file, int n_files)
@@ -104,8 +105,7 @@ static int plan(struct merge *m)
             SHERD_EINVAL, "merge: type %s is none of f32, bf16, f16", sherd_dtype_name(m->type));
     SHERD_TRY(ckpt_check_headers(m->ckpt, CKPT_WEIGHTS));
     m->tensors = mem_zalloc(2 * (size_t)man->n_tensors, sizeof(*m->tensors));
-    m->converted = mem_aligned(4096, CKPT_STAGING_BYTES);
-    if (!m->tensors || !m->converted)
+    if (!m->tensors)
         return SHERD_ENOMEM;
     for (int i = 0; i < man->n_tensors; i++) {
         const struct manifest_tensor *t = &man->tensors[i];
@@ -121,22 +121,41 @@ static int plan(struct merge *m)
     return split_files(m);
 }
 
-static int check_target(const struct merge *m)
+/* A name in the target that a model brings with it. */
+static int is_ours(const struct merge *m, const char *name)
 {
-    char **names, need[32], has[32];
+    return is_model_file(name) || (m->ckpt->manifest.meta.export_json && !strcmp(name, CKPT_MODEL_CONFIG));
+}
+
+/* What stands in the target already. */
+static int look_at_target(struct merge *m)
+{
+    char **names;
     int n, st = SHERD_OK;
-    uint64_t available;
-    SHERD_TRY(file_mkdirs(m->desc->to));
     SHERD_TRY(file_list(&names, &n, m->desc->to));
-    for (int i = 0; i < n && st == SHERD_OK && !m->desc->overwrite; i++) {
-        if (is_model_file(names[i]) ||
-            (m->ckpt->manifest.meta.export_json && !strcmp(names[i], CKPT_MODEL_CONFIG)))
+    for (int i = 0; i < n && st == SHERD_OK; i++) {
+        m->replaces |= is_ours(m, names[i]);
+        if (is_ours(m, names[i]) && !m->desc->overwrite)
             st = SHERD_FAIL(SHERD_EEXISTS,
                 "%s already holds a model (%s): choose another folder, or --overwrite", m->desc->to,
                 names[i]);
     }
     file_list_free(names, n);
-    SHERD_TRY(st);
+    return st;
+}
+
+static int check_target(struct merge *m)
+{
+    char need[32], has[32];
+    uint64_t available;
+    SHERD_TRY(file_mkdirs(m->desc->to));
+    SHERD_TRY(look_at_target(m));
+    if (m->replaces)
+        SHERD_TRY(swap_name(&m->temp, m->desc->to));
+    else
+        m->temp = ckpt_join(m->desc->to, CKPT_MERGE_TEMP);
+    if (!m->temp)
+        return SHERD_ENOMEM;
     SHERD_TRY(file_remove_tree(m->temp));
     SHERD_TRY(file_free_space(&available, m->desc->to));
     if (available < m->total_bytes)
@@ -148,50 +167,20 @@ static int check_target(const struct merge *m)
     return file_mkdirs(m->temp);
 }
 
-static int write_tensor(struct merge *m, const struct out_tensor *out, struct st_writer *w)
+static int write_file(struct merge *m, int file, struct pour_item *items)
 {
-    const struct manifest_tensor *t = &m->ckpt->manifest.tensors[out->tensor];
-    int64_t most = (int64_t)(CKPT_STAGING_BYTES / sizeof(float)), overflow;
-    SHERD_TRY(ckpt_staging(m->ckpt));
-    for (int64_t at = 0; at < t->elems; at += most) {
-        int64_t n = MIN(t->elems - at, most);
-        SHERD_TRY(ckpt_read_raw(m->ckpt, -1, out->tensor, at, n, m->ckpt->staging));
-        st_convert(m->converted, m->type, m->ckpt->staging, t->type, n, &overflow);
-        if (overflow >= 0)
-            return SHERD_FAIL(SHERD_ENONFINITE,
-                "tensor '%s', element %lld is too large for %s: merge to bf16 or f32", t->name,
-                (long long)(at + overflow), sherd_dtype_name(m->type));
-        SHERD_TRY(st_writer_put(w, m->converted, (size_t)n * sherd_dtype_bytes(m->type)));
-    }
-    return SHERD_OK;
-}
-
-static int write_file(struct merge *m, int file, struct st_item *items)
-{
-    const struct st_meta meta = { CKPT_META_FORMAT, CKPT_META_FORMAT_VALUE };
-    char name[CKPT_NAME_BYTES], sum[SUM_TEXT_BYTES];
-    struct st_writer w;
+    char name[CKPT_NAME_BYTES];
+    uint64_t bytes;
     int n = 0;
     for (int i = 0; i < m->n_tensors; i++) {
-        const struct manifest_tensor *t = &m->ckpt->manifest.tensors[m->tensors[i].tensor];
         if (m->tensors[i].file == file)
-            items[n++] = (struct st_item){ m->tensors[i].name, m->type, t->dims, t->shape };
+            items[n++] = (struct pour_item){ m->tensors[i].name, m->tensors[i].tensor };
     }
     file_name(name, file, m->n_files);
     char *path = ckpt_join(m->temp, name);
-    if (!path)
-        return SHERD_ENOMEM;
-    int st = st_writer_open(&w, path, items, n, &meta, 1);
+    int st = path ? pour_file(m->ckpt, path, items, n, m->type, &bytes) : SHERD_ENOMEM;
     mem_free(path);
-    SHERD_TRY(st);
-    for (int i = 0; i < m->n_tensors && st == SHERD_OK; i++) {
-        if (m->tensors[i].file == file)
-            st = write_tensor(m, &m->tensors[i], &w);
-    }
-    m->file_bytes += w.bytes;
-    if (st == SHERD_OK)
-        return st_writer_finish(&w, sum);
-    st_writer_abort(&w);
+    m->file_bytes += st == SHERD_OK ? bytes : 0;
     return st;
 }
 
@@ -228,6 +217,7 @@ static int write_config(const struct merge *m)
     }
     SHERD_TRY(json_parse(&config, text, strlen(text), CKPT_MANIFEST));
     int st = SHERD_OK;
+    json_object_del(config, "dtype"); /* newer readers prefer it */
     if (json_object_set_new(config, "torch_dtype", json_string(torch[m->type])))
         st = SHERD_FAIL(SHERD_ENOMEM, "no memory for " CKPT_MODEL_CONFIG);
     if (st == SHERD_OK)
@@ -269,28 +259,12 @@ static int move(const struct merge *m, const char *name)
     return st;
 }
 
-/* Files of the former model go first: with another number of files they would not be written over. */
-static int remove_old(const struct merge *m)
-{
-    char **names;
-    int n, st = SHERD_OK;
-    SHERD_TRY(file_list(&names, &n, m->desc->to));
-    for (int i = 0; i < n && st == SHERD_OK; i++) {
-        if (!is_model_file(names[i]))
-            continue;
-        char *path = ckpt_join(m->desc->to, names[i]);
-        st = path ? file_remove_tree(path) : SHERD_ENOMEM;
-        mem_free(path);
-    }
-    file_list_free(names, n);
-    return st;
-}
-
 static int put_in_place(const struct merge *m)
 {
     char name[CKPT_NAME_BYTES];
     SHERD_TRY(file_sync_dir(m->temp));
-    SHERD_TRY(remove_old(m));
+    if (m->replaces)
+        return swap_folders(m->temp, m->desc->to, is_model_file);
     for (int i = 0; i < m->n_files; i++) {
         file_name(name, i, m->n_files);
         SHERD_TRY(move(m, name));
@@ -305,7 +279,7 @@ static int put_in_place(const struct merge *m)
 
 static int write_all(struct merge *m)
 {
-    struct st_item *items = mem_zalloc((size_t)m->n_tensors, sizeof(*items));
+    struct pour_item *items = mem_zalloc((size_t)m->n_tensors, sizeof(*items));
     if (!items)
         return SHERD_ENOMEM;
     int st = SHERD_OK;
@@ -327,9 +301,6 @@ static int merge(struct merge *m)
     mem_free(from);
     SHERD_TRY(st);
     SHERD_TRY(plan(m));
-    m->temp = ckpt_join(m->desc->to, CKPT_MERGE_TEMP);
-    if (!m->temp)
-        return SHERD_ENOMEM;
     SHERD_TRY(check_target(m));
     if (!ckpt_checks_reads(m->ckpt))
         SHERD_TRY(ckpt_verify_files(m->ckpt, 1u << CKPT_WEIGHTS, 0, 1));
@@ -357,6 +328,5 @@ int sherd_merge(const struct sherd_merge_desc *desc, struct sherd_merge_result *
     sherd_ckpt_close(m.ckpt);
     mem_free(m.tensors);
     mem_free(m.temp);
-    mem_free(m.converted);
     return st;
 }

@@ -46,6 +46,9 @@ int ckpt_use_file(struct sherd_ckpt *ckpt, int i, char **path);
 /* Bytes [offset, offset + bytes) of a file. Reads whole blocks, checks their sums and keeps the last ones:
  * what is asked for in the order of the file is read once. ECORRUPT names the file and the place. */
 int ckpt_fetch(struct sherd_ckpt *ckpt, int file, uint64_t offset, size_t bytes, void *out);
+/* Bytes [begin, end) of a file, whole blocks but for the last of the file, are what was saved. */
+int ckpt_check_blocks(const struct sherd_ckpt *ckpt, int file, uint64_t begin, uint64_t end, const char *data,
+    const char *path);
 /* Where an element of a tensor lies: its file, the offset there, and how many elements follow it in the same
  * piece, itself included. */
 int ckpt_locate(

@@ -9,14 +9,14 @@
 #include "base/status.h"
 #include "ckpt/open.h"
 
-/* All blocks of the window are what was saved. */
-static int check_blocks(const struct sherd_ckpt *ckpt, const char *path)
+int ckpt_check_blocks(
+    const struct sherd_ckpt *ckpt, int file, uint64_t begin, uint64_t end, const char *data, const char *path)
 {
-    const struct manifest_file *f = &ckpt->manifest.files[ckpt->window.file];
+    const struct manifest_file *f = &ckpt->manifest.files[file];
     uint64_t block = ckpt->manifest.block;
-    for (uint64_t at = ckpt->window.begin; at < ckpt->window.end; at += block) {
-        size_t n = (size_t)MIN(block, ckpt->window.end - at);
-        if (sum_hash64(ckpt->window.data + (at - ckpt->window.begin), n, 0) != f->blocks[at / block])
+    for (uint64_t at = begin; at < end; at += block) {
+        size_t n = (size_t)MIN(block, end - at);
+        if (sum_hash64(data + (at - begin), n, 0) != f->blocks[at / block])
             return SHERD_FAIL(SHERD_ECORRUPT,
                 "%s: bytes %llu to %llu are not those that were saved (their XXH3-64 differs from the "
                 "manifest's): the file was changed after it was saved; use another checkpoint",
@@ -45,7 +45,7 @@ static int move_window(struct sherd_ckpt *ckpt, int file, uint64_t offset, uint6
         ckpt->window.file = file;
         ckpt->window.begin = begin;
         ckpt->window.end = end;
-        st = check_blocks(ckpt, path);
+        st = ckpt_check_blocks(ckpt, file, begin, end, ckpt->window.data, path);
         if (st != SHERD_OK)
             ckpt->window.file = -1;
     }
