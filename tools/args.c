@@ -244,8 +244,8 @@ static int take_operands(const struct command *command, int n, char **words, con
 int args_parse(const struct command *command, int argc, char **argv, const char **operands)
 {
     struct option options[MAX_ARGS + 2] = { 0 };
-    char letters[3 + 2 * MAX_ARGS] = ":h";
-    int n = command->n_args, n_letters = 2, which, code = -1;
+    char letters[4 + 2 * MAX_ARGS] = "+:h";
+    int n = command->n_args, n_letters = 3, which, code = -1;
     for (int i = 0; i < n; i++) {
         const struct arg *arg = &command->args[i];
         int has = arg->kind == ARG_FLAG ? no_argument : arg->bare ? optional_argument : required_argument;
@@ -261,7 +261,7 @@ int args_parse(const struct command *command, int argc, char **argv, const char 
     while (code < 0) {
         const char *word = optind < argc ? argv[optind] : "";
         optopt = 0;
-        which = getopt_long(argc, argv, letters, options, NULL);
+        which = getopt_long(argc, argv, command->rest ? letters : letters + 1, options, NULL);
         if (which == -1)
             break;
         if (which == 'h') {
@@ -273,5 +273,10 @@ int args_parse(const struct command *command, int argc, char **argv, const char 
                 argv[optind - 1][0] == '-' ? argv[optind - 1] : word);
         code = take(command, &command->args[index_of(command, which)], optarg);
     }
-    return code >= 0 ? code : take_operands(command, argc - optind, argv + optind, operands);
+    if (code >= 0)
+        return code;
+    if (command->rest)
+        *command->rest = optind;
+    int n_words = command->rest && optind < argc ? 1 : argc - optind;
+    return take_operands(command, n_words, argv + optind, operands);
 }

@@ -48,6 +48,8 @@ struct command {
     const char *text;    /* paragraphs after the summary in the help; NULL for none */
     const struct arg *args;
     int n_args;
+    int *rest; /* where the place of the first operand in argv goes; options after it are not ours. NULL = all
+                  are */
 };
 
 /* Parses argv[1..]; operands[0..max_operands) are borrowed from argv, NULL where absent. Returns -1 to go on,

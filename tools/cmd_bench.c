@@ -354,7 +354,8 @@ static int run_or_launch(struct options *o, char *const *argv)
         return code;
     out_log(world.rank, world.size);
     if (launcher)
-        return launch_ranks(&(struct launch_desc){ (int)o->ranks, argv, 10 });
+        return launch_job(
+            &(struct launch_desc){ .ranks = (int)o->ranks, .argv = argv, .own = 1, .grace = 10 });
     return run_rank(o, &world);
 }
 

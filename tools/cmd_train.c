@@ -23,6 +23,7 @@ struct train {
     const char *path;
     struct settings settings;
     int64_t ranks; /* 0 = not given */
+    int64_t restarts;
     double grace;
     int resume; /* enum sherd_resume; -1 = as the file says */
     int print;
@@ -129,7 +130,11 @@ static int load(struct sherd_config *config, struct train *train, int ranks)
         settings_add(s, "--profile", "profile.on=true");
     if (train->profile && train->profile[0])
         settings_add(s, "--profile", "profile.file=%s", train->profile);
-    return settings_load(config, s, train->path, ranks);
+    int st = settings_load(config, s, train->path, ranks);
+    /* Started again after a failure: what is there is this run's own. */
+    if (st == SHERD_OK && launch_restarts() > 0 && config->run.resume == SHERD_RESUME_NEVER)
+        config->run.resume = SHERD_RESUME_AUTO;
+    return st;
 }
 
 static int train_or_launch(struct train *train, char *const *argv)
@@ -147,7 +152,11 @@ static int train_or_launch(struct train *train, char *const *argv)
     if (train->print)
         code = world.rank == 0 ? print_config(&config) : EXIT_OK;
     else if (launcher)
-        code = launch_ranks(&(struct launch_desc){ (int)train->ranks, argv, train->grace });
+        code = launch_job(&(struct launch_desc){ .ranks = (int)train->ranks,
+            .argv = argv,
+            .own = 1,
+            .grace = train->grace,
+            .restarts = (int)train->restarts });
     else
         code = run_rank(&config, &world);
     sherd_config_free(&config);
@@ -161,6 +170,10 @@ int cmd_train(int argc, char **argv)
     const struct arg args[] = {
         { "ranks", ARG_INT, &train.ranks, "N", "start N ranks on this host (default 1)", .min = 1,
             .max = 4096 },
+        { "max-restarts", ARG_INT, &train.restarts, "K",
+            "with --ranks: after a failure start all ranks again,\nfrom the newest checkpoint, at most K times "
+            "(default 0)",
+            .min = 0, .max = 1e6 },
         SETTINGS_ARGS(&train.settings),
         { "resume", ARG_CHOICE, &train.resume, "never|auto|required",
             "go on from the newest complete checkpoint of run.dir; alone:\nrequired, an error if there is "
