@@ -556,7 +556,7 @@ int nodes_settle(struct nodes *nodes, int signals, int again, struct launch_outc
             snprintf(out->text, sizeof(out->text), "ended by SIG%s", sigabbrev_np(sig));
             return 0;
         }
-        if (nodes->rank != 0 && nodes->peers[0].sock < 0) {
+        if (nodes->rank != 0 && nodes->peers[0].sock < 0 && nodes->verdict.kind != VERDICT) {
             if (out->worth < 3)
                 *out = nodes->peers[0].outcome;
             return 0;

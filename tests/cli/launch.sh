@@ -68,12 +68,12 @@ before=$(shared)
 start killed --grace 2
 kill -KILL "${ranks[1]}"
 ended 137 killed.err
-last_line killed.err "rank 1 of 3 (pid ${ranks[1]}) was killed by SIGKILL"
+last_line killed.err "rank 1 of 3 ($(uname -n), pid ${ranks[1]}) was killed by SIGKILL"
 
 start crashed --grace 2
 kill -ABRT "${ranks[2]}"
 ended 134 crashed.err
-last_line crashed.err "rank 2 of 3 (pid ${ranks[2]}) was killed by SIGABRT"
+last_line crashed.err "rank 2 of 3 ($(uname -n), pid ${ranks[2]}) was killed by SIGABRT"
 
 start orphans
 kill -KILL "$launcher"
