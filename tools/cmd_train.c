@@ -101,6 +101,8 @@ static int run_rank(const struct sherd_config *config, const struct sherd_world 
             .progress = is_terminal() ? show_progress : NULL });
     out_moving(NULL);
     int code = st == SHERD_OK ? EXIT_OK : rank_failed(st, world);
+    if (st == SHERD_EEXISTS) /* a matter of the command line: run.dir, or --resume */
+        code = EXIT_USAGE;
     if (st != SHERD_OK && st != SHERD_EPEER && st != SHERD_ESTOPPED && comm)
         sherd_comm_abort(comm, sherd_error());
     sherd_comm_close(comm);

@@ -53,6 +53,7 @@ struct peer {
     size_t have;
     struct letter in;
     int order;       /* in which its failure was told, from 1; 0 = none */
+    int takes_part;  /* in this attempt; who comes later waits for the next */
     int has_outcome; /* of this attempt */
     struct launch_outcome outcome;
 };
@@ -123,7 +124,7 @@ static void send_letter(struct peer *peer, const struct letter *what, double pat
 static void send_all(struct nodes *nodes, const struct letter *letter, double patience)
 {
     for (int i = 0; i < nodes->n_peers; i++)
-        if (nodes->peers[i].node >= 0)
+        if (nodes->peers[i].node >= 0 && (nodes->peers[i].takes_part || letter->kind == BEAT))
             send_letter(&nodes->peers[i], letter, patience);
 }
 
@@ -142,10 +143,12 @@ static void end_attempt(struct nodes *nodes, const char *why)
 static void lose(struct nodes *nodes, struct peer *peer, const char *how)
 {
     char name[128], text[256];
-    int known = peer->node >= 0;
+    int known = peer->node >= 0 && peer->takes_part;
     snprintf(text, sizeof(text), "%s %s", name_of(peer, name), how);
     close(peer->sock);
     peer->sock = -1;
+    if (nodes->rank != 0 && !peer->takes_part)
+        end_attempt(nodes, text);
     if (known && !peer->has_outcome) {
         peer->has_outcome = 1;
         peer->order = peer->order ? peer->order : ++nodes->failures;
@@ -258,6 +261,8 @@ static void take_letter(struct nodes *nodes, struct peer *peer)
         break;
     case START:
         nodes->start = *l;
+        nodes->verdict.kind = 0;
+        peer->takes_part = 1;
         break;
     case REFUSED:
     case VERDICT:
@@ -434,6 +439,7 @@ static int start_all(struct nodes *nodes, struct launch_place *place)
     for (int k = 1; k < nodes->count; k++) {
         struct peer *peer = find(nodes, k);
         start.node = k;
+        peer->takes_part = 1;
         send_letter(peer, &start, SEND_SECONDS);
         start.first += peer->ranks;
     }
@@ -463,7 +469,7 @@ static void begin(struct nodes *nodes)
     nodes->start.kind = nodes->verdict.kind = 0;
     for (int i = 0; i < nodes->n_peers; i++) {
         struct peer *peer = &nodes->peers[i];
-        peer->order = peer->has_outcome = 0;
+        peer->order = peer->has_outcome = peer->takes_part = 0;
         if (peer->node < -1)
             peer->node = -1;
     }

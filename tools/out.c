@@ -23,7 +23,6 @@ int out_code(int status)
         return EXIT_OK;
     case SHERD_ECONFIG:
     case SHERD_EINVAL:
-    case SHERD_EEXISTS:
         return EXIT_USAGE;
     case SHERD_EPEER:
         return EXIT_PEER;

@@ -21,7 +21,7 @@ find_ranks() {
     for i in $(seq 400); do
         read -r -a ranks <"/proc/$launcher/task/$launcher/children" 2>/dev/null
         [ "${#ranks[@]}" -eq 3 ] && [ -n "$(ls -d hurt/step-* 2>/dev/null)" ] &&
-            [ "$(ls -d hurt/step-* | tail -1 | sed 's/.*step-0*//')" -gt "$1" ] && return
+            [ "$(ls -d hurt/step-* 2>/dev/null | tail -1 | sed 's/.*step-0*//')" -gt "$1" ] && return
         sleep 0.05
     done
     complain "line ${BASH_LINENO[0]}: no checkpoint beyond step $1"
@@ -29,7 +29,7 @@ find_ranks() {
 }
 
 newest() {
-    ls -d hurt/step-* | tail -1 | sed 's/.*step-0*//'
+    ls -d hurt/step-* 2>/dev/null | tail -1 | sed 's/.*step-0*//'
 }
 
 # Until $1 restarts were told.

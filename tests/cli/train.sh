@@ -10,7 +10,7 @@ run 0 train tiny.yaml
 has err " 6/6 | loss"
 run 0 inspect run --json
 json 'r["step"] == 6 and r["world"] == 1 and r["samples_seen"] == 72 and "width: 24" in r["extra"]["config"]'
-run 1 train tiny.yaml
+run 2 train tiny.yaml
 has err "--resume"
 run 0 train tiny.yaml --resume --set train.steps=9
 has err "resumed from"

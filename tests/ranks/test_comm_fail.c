@@ -107,8 +107,7 @@ static void one_is_late(int rank, struct sherd_comm *comm, struct sherd_device *
     /* The first to time out names the missing; the rest, and the late one, are told. */
     T_TRUE(st == SHERD_ETIMEOUT || st == SHERD_EPEER);
     T_TRUE(rank != 2 || st == SHERD_EPEER);
-    T_HAS(
-        sherd_error(), "all-reduce #2 (1 f32): no progress for 0.5 s, 1 of 3 ranks have not come: rank 2");
+    T_HAS(sherd_error(), "all-reduce #2 (1 f32): no progress for 0.5 s, 1 of 3 ranks have not come: rank 2");
     T_HAS(sherd_error(), "last seen at #1");
     sherd_queue_destroy(queue);
 }
