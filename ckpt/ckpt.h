@@ -16,6 +16,7 @@
 struct ckpt_meta {
     int stage;
     int64_t step, tokens_seen, samples_seen;
+    int64_t skipped, skipped_in_row; /* steps without an update: in all, and the last ones */
     uint64_t seed;
     enum sherd_dtype param_type;
     const char *optimizer;

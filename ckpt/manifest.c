@@ -150,6 +150,10 @@ static int parse_head(struct manifest *m, const json_t *root, const char *name)
     SHERD_TRY(json_get_int(root, "world", 1, CKPT_MAX_WORLD, name, &world));
     SHERD_TRY(json_get_int(root, "tokens_seen", 0, MAX_INT, name, &meta->tokens_seen));
     SHERD_TRY(json_get_int(root, "samples_seen", 0, MAX_INT, name, &meta->samples_seen));
+    if (json_object_get(root, "skipped_steps")) {
+        SHERD_TRY(json_get_int(root, "skipped_steps", 0, meta->step, name, &meta->skipped));
+        SHERD_TRY(json_get_int(root, "skipped_in_row", 0, meta->skipped, name, &meta->skipped_in_row));
+    }
     SHERD_TRY(json_get_text(root, "seed", name, &seed));
     SHERD_TRY(json_get_text(root, "param_type", name, &type));
     SHERD_TRY(json_get_text(root, "optimizer", name, &optimizer));

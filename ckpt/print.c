@@ -54,6 +54,10 @@ static int print_head(char **out, const struct manifest *m)
     set(head, "world", json_integer(m->world), &bad);
     set(head, "tokens_seen", json_integer(meta->tokens_seen), &bad);
     set(head, "samples_seen", json_integer(meta->samples_seen), &bad);
+    if (meta->skipped) {
+        set(head, "skipped_steps", json_integer(meta->skipped), &bad);
+        set(head, "skipped_in_row", json_integer(meta->skipped_in_row), &bad);
+    }
     set(head, "seed", json_string(seed), &bad);
     if (meta->run) {
         snprintf(run, sizeof(run), "%016llx", (unsigned long long)meta->run);

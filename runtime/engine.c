@@ -28,6 +28,7 @@ static void keep_config(struct sherd_config *to, const struct sherd_config *from
     to->optim.name = NULL;
     to->schedule = from->schedule;
     to->train = from->train;
+    to->debug = from->debug;
 }
 
 static int open_queues(struct sherd_engine *e)
@@ -45,6 +46,8 @@ static int open_queues(struct sherd_engine *e)
 static int open_comms(struct sherd_engine *e)
 {
     SHERD_TRY(sherd_comm_dup(&e->reduce_comm, e->comm));
+    comm_compare(e->comm, e->config.debug.collectives);
+    comm_compare(e->reduce_comm, e->config.debug.collectives);
     e->mover = (struct shard_mover){ .store = &e->store,
         .compute = e->compute,
         .gather = e->gather_queue,
@@ -101,7 +104,8 @@ struct same {
 /* Of what a run computes; its folder, device and threads are each rank's own. */
 static int hash_settings(uint64_t *out, const struct sherd_config *c)
 {
-    static const char *const sections[] = { "shard", "dtype", "batch", "optim", "schedule", "train" };
+    static const char *const sections[] = { "shard", "dtype", "batch", "optim", "schedule", "train",
+        "debug" };
     struct text t = { 0 };
     char *all = NULL;
     text_add(&t, "%lld %d", (long long)c->run.seed, c->run.deterministic);
@@ -201,6 +205,8 @@ void sherd_engine_destroy(struct sherd_engine *e)
 {
     if (!e)
         return;
+    if (e->comm)
+        comm_compare(e->comm, 0); /* it may outlive the engine */
     profile_destroy(e->profile);
     if (e->gather_queue && e->gather_queue != e->compute)
         sherd_queue_destroy(e->gather_queue);

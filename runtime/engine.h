@@ -9,6 +9,7 @@
 
 #include <sherd/engine.h>
 
+#include "runtime/finite.h"
 #include "runtime/plan.h"
 #include "runtime/profile.h"
 #include "runtime/watch.h"
@@ -48,6 +49,8 @@ struct sherd_engine {
     int broken;              /* a step failed half-way: only destroy is left */
     struct profile *profile; /* NULL: steps are not timed; owned */
     struct watch watch;
+    struct finder *finder;           /* while a step is run again to find a value that is not finite */
+    int64_t skipped, skipped_in_row; /* steps without an update: in all, and up to now */
 };
 
 /* Waits for all work of all queues; updates and publications go on when a step has returned. */
@@ -65,6 +68,9 @@ int step_check_batch(const struct sherd_engine *engine, const struct sherd_batch
 /* A failure in the middle of work leaves collectives half-done: the other ranks are told, and this engine can
  * only be destroyed. Returns the status with its text kept. */
 int step_give_up(struct sherd_engine *engine, int st);
+
+/* The forward and backward passes of a step once more, up to the summed gradients. */
+int step_again(struct sherd_engine *engine, const struct sherd_batch *micro, int n_micro);
 
 /* Runs one micro-batch list over `batch`; list EVAL leaves logits (device, F32) if not NULL. */
 int step_micro(struct sherd_engine *engine, enum program_list list, const struct sherd_batch *batch,

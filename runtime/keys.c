@@ -25,6 +25,7 @@ static const struct key_section sections[] = {
     { "save", "checkpoints" },
     { "log", "progress" },
     { "profile", "where the time of a step goes: a timeline and tables" },
+    { "debug", "looking for faults" },
 };
 
 static const struct key_choice resume_words[] = {
@@ -43,6 +44,11 @@ static const struct key_choice recompute_words[] = {
     { "none", SHERD_RECOMPUTE_NONE },
     { "cheap", SHERD_RECOMPUTE_CHEAP },
     { "block", SHERD_RECOMPUTE_BLOCK },
+    { NULL, 0 },
+};
+static const struct key_choice nonfinite_words[] = {
+    { "stop", SHERD_NONFINITE_STOP },
+    { "skip", SHERD_NONFINITE_SKIP },
     { NULL, 0 },
 };
 static const struct key_choice dtype_words[] = { { "f32", SHERD_F32 }, { "bf16", SHERD_BF16 }, { NULL, 0 } };
@@ -217,6 +223,10 @@ static const struct key keys[] = {
       .help = "micro-batches of each rank in an evaluation" },
     { CHOICE("train.recompute", train.recompute, recompute_words, "none"),
       .help = "less memory, same results: cheap = norms and activations twice, block = whole forward twice" },
+    { CHOICE("train.nonfinite", train.nonfinite, nonfinite_words, "stop"),
+      .help = "a gradient that is infinite or not a number: end the run, or skip the step's update" },
+    { INT("train.nonfinite_limit", train.nonfinite_limit, 1, KEY_MANY, "10"),
+      .help = "skip: so many steps in a row may be skipped before the run ends" },
 
     { TEXTS("data.train", data.train),
       .help = "files or folders to train on" },
@@ -247,6 +257,11 @@ static const struct key keys[] = {
       .help = "how many steps are timed" },
     { CHOICE("profile.detail", profile.detail, profile_words, "program"),
       .help = "program = each instruction, wait and collective; ops = each operation too" },
+
+    { BOOL("debug.collectives", debug.collectives, "false"),
+      .help = "compare kind, size, type and place of every collective over all ranks before it runs" },
+    { INT("debug.replicas", debug.replicas, 0, KEY_MANY, "1000"),
+      .help = "steps between checks that what ranks hold alike is equal, bit for bit; 0 = none" },
 };
 /* clang-format on */
 

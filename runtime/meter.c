@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -99,6 +100,12 @@ void meter_mark(struct meter *m)
     m->mark_tokens = m->mark_steps = 0;
 }
 
+/* JSON has no word for what is not finite. */
+static json_t *real(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
 int meter_step(struct meter *m, const struct sherd_step_stats *s, struct text *line)
 {
     char tokens[32], left[32];
@@ -107,14 +114,20 @@ int meter_step(struct meter *m, const struct sherd_step_stats *s, struct text *l
     double seconds = clock_seconds() - m->mark_seconds;
     double rate = seconds > 0 ? (double)m->mark_tokens / seconds : 0;
     double per_step = seconds / (double)m->mark_steps;
-    text_add(line, "step %*lld/%lld | loss %.4f | grad norm %.3f | lr %.2e | %s tok/s | %s left",
-        m->steps >= 1000 ? 6 : 4, (long long)s->step, (long long)m->steps, s->loss, s->grad_norm, s->lr,
-        text_commas((int64_t)rate, tokens),
-        text_human_seconds(per_step * (double)(m->steps - s->step), left));
-    return append(m, json_pack("{s:I, s:f, s:f, s:f, s:I, s:I, s:f, s:f}", "step", (json_int_t)s->step,
-                         "loss", s->loss, "grad_norm", s->grad_norm, "lr", s->lr, "tokens",
-                         (json_int_t)s->tokens, "tokens_seen", (json_int_t)s->tokens_seen, "step_seconds",
-                         s->seconds, "run_seconds", clock_seconds() - m->started));
+    int digits = m->steps >= 1000 ? 6 : 4;
+    if (s->skipped)
+        text_add(line, "step %*lld/%lld | skipped, its gradient is not finite (%lld in all)", digits,
+            (long long)s->step, (long long)m->steps, (long long)s->skipped_steps);
+    else
+        text_add(line, "step %*lld/%lld | loss %.4f | grad norm %.3f | lr %.2e | %s tok/s | %s left", digits,
+            (long long)s->step, (long long)m->steps, s->loss, s->grad_norm, s->lr,
+            text_commas((int64_t)rate, tokens),
+            text_human_seconds(per_step * (double)(m->steps - s->step), left));
+    return append(
+        m, json_pack("{s:I, s:o, s:o, s:f, s:I, s:I, s:I, s:f, s:f}", "step", (json_int_t)s->step, "loss",
+               real(s->loss), "grad_norm", real(s->grad_norm), "lr", s->lr, "tokens", (json_int_t)s->tokens,
+               "tokens_seen", (json_int_t)s->tokens_seen, "skipped_steps", (json_int_t)s->skipped_steps,
+               "step_seconds", s->seconds, "run_seconds", clock_seconds() - m->started));
 }
 
 int meter_eval(struct meter *m, int64_t step, double loss, int64_t tokens)

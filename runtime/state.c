@@ -211,6 +211,8 @@ static struct ckpt_job make_job(struct sherd_engine *e, struct shard_view *views
             .step = e->step,
             .tokens_seen = e->tokens_seen,
             .samples_seen = e->samples_seen,
+            .skipped = e->skipped,
+            .skipped_in_row = e->skipped_in_row,
             .seed = (uint64_t)e->config.run.seed,
             .param_type = e->plan.type,
             .optimizer = e->plan.optim->name,
@@ -252,6 +254,8 @@ int sherd_engine_load(struct sherd_engine *e, const char *path)
         e->step = job.meta.step;
         e->tokens_seen = job.meta.tokens_seen;
         e->samples_seen = job.meta.samples_seen;
+        e->skipped = job.meta.skipped;
+        e->skipped_in_row = job.meta.skipped_in_row;
     }
     mem_free(views);
     return st;

@@ -9,9 +9,11 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "model/model.h"
 #include "runtime/engine.h"
+#include "runtime/replica.h"
 
 /* Sets weights[] (and gradients[] if backward) to the whole buffers of a unit, one entry for each parameter;
  * weights are NULL where a unit is not gathered because nobody reads it. */
@@ -121,9 +123,13 @@ static int run_layer(struct sherd_engine *e, enum program_list list, const struc
     point_at_unit(e, unit, backward);
     struct sherd_run run = make_run(e, list, in->index, batch, index, logits);
     run.again = in->op == PROGRAM_AGAIN;
+    if (e->finder)
+        SHERD_TRY(finite_before(e, e->finder, in, &run, index));
     int st = backward ? layer->ops->backward(&run) : layer->ops->forward(&run);
     if (st == SHERD_OK && fresh && layer->ops->overwrites)
         st = settle_unit(e, unit);
+    if (st == SHERD_OK && e->finder)
+        st = finite_after(e, e->finder, in, &run, index);
     return st == SHERD_OK
                ? st
                : status_context(st, "%s of layer %s", backward ? "backward" : "forward", layer->name);
@@ -194,7 +200,7 @@ static int run_update(struct sherd_engine *e, int unit)
         .eps = (float)c->optim.eps,
         .weight_decay = (float)c->optim.weight_decay,
         .momentum = (float)c->optim.momentum,
-        .step = e->step + 1,
+        .step = e->step + 1 - e->skipped, /* updates, for the correction of means that began at 0 */
         .factor = (const float *)(e->scalars + SCALAR_FACTOR) };
     SHERD_TRY(sherd_event_wait(e->update_queue, e->clipped));
     for (int i = u->layout->first_tensor; i < u->layout->first_tensor + u->layout->n_tensors; i++) {
@@ -341,7 +347,7 @@ static int settle_published(struct sherd_engine *e)
     return e->plan.stage->publish ? sherd_queue_sync(e->gather_queue) : SHERD_OK;
 }
 
-static int run_step(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
+static int run_micros(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
 {
     for (int i = 0; i < n_micro; i++) {
         enum program_list list = n_micro == 1       ? PROGRAM_ONLY
@@ -350,7 +356,12 @@ static int run_step(struct sherd_engine *e, const struct sherd_batch *micro, int
                                                     : PROGRAM_MIDDLE;
         SHERD_TRY(step_micro(e, list, &micro[i], i, i == 0, NULL));
     }
-    SHERD_TRY(settle_published(e));
+    return settle_published(e);
+}
+
+static int run_step(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
+{
+    SHERD_TRY(run_micros(e, micro, n_micro));
     SHERD_TRY(run_list(e, PROGRAM_AFTER, NULL, 0, 0, NULL));
     SHERD_TRY(profile_part_begin(e->profile, "results"));
     SHERD_TRY(sherd_copy(
@@ -387,7 +398,51 @@ static int sync_results(struct sherd_engine *e)
     return st;
 }
 
-static void fill_stats(const struct sherd_engine *e, struct sherd_step_stats *out, double started)
+int step_again(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
+{
+    SHERD_TRY(send_count(e, micro, n_micro));
+    SHERD_TRY(run_micros(e, micro, n_micro));
+    return engine_settle(e);
+}
+
+/* The step has a value that is not finite; its update has changed nothing. Finds where it came from, and then
+ * fails, or passes the step over where train.nonfinite says so. */
+static int end_nonfinite(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
+{
+    char where[800];
+    double kept[SCALAR_ALL]; /* looking writes over them */
+    memcpy(kept, e->host_scalars, sizeof(kept));
+    double loss = kept[SCALAR_LOSS], norm = kept[SCALAR_NORM];
+    int64_t limit = e->config.train.nonfinite_limit;
+    int st = finite_find(e, micro, n_micro, where, sizeof(where));
+    memcpy(e->host_scalars, kept, sizeof(kept));
+    if (st != SHERD_OK)
+        return step_give_up(e, st);
+    int skip = e->config.train.nonfinite == SHERD_NONFINITE_SKIP && !isfinite(norm);
+    if (skip && e->skipped_in_row < limit) {
+        e->skipped++;
+        e->skipped_in_row++;
+        if (sherd_comm_rank(e->comm) == 0)
+            log_warn(
+                "step %lld is skipped (%lld in a row of %lld allowed, %lld in all): gradient norm %g; %s",
+                (long long)e->step + 1, (long long)e->skipped_in_row, (long long)limit, (long long)e->skipped,
+                isnan(norm) ? (double)NAN : norm, where);
+        return SHERD_OK;
+    }
+    struct text why = { 0 };
+    if (skip)
+        text_add(&why, " after %lld steps skipped in a row (train.nonfinite_limit)", (long long)limit);
+    st = SHERD_FAIL(SHERD_ENONFINITE,
+        "step %lld%s: loss sum %g, gradient norm %g: %s; the weights are %s the step: try a lower "
+        "optim.lr, a longer schedule.warmup or other data",
+        (long long)e->step + 1, why.data ? why.data : "", isnan(loss) ? (double)NAN : loss,
+        isnan(norm) ? (double)NAN : norm, where, isfinite(norm) ? "those after" : "as before");
+    text_finish(&why);
+    return st;
+}
+
+static void fill_stats(
+    const struct sherd_engine *e, struct sherd_step_stats *out, double started, int skipped)
 {
     double count = e->host_scalars[SCALAR_COUNT];
     *out = (struct sherd_step_stats){ .step = e->step,
@@ -396,7 +451,9 @@ static void fill_stats(const struct sherd_engine *e, struct sherd_step_stats *ou
         .lr = lr_at(&e->config, e->step, e->steps),
         .tokens = (int64_t)count,
         .tokens_seen = e->tokens_seen,
-        .seconds = clock_seconds() - started };
+        .seconds = clock_seconds() - started,
+        .skipped = skipped,
+        .skipped_steps = e->skipped };
 }
 
 int sherd_engine_step(
@@ -420,16 +477,18 @@ int sherd_engine_step(
     if (st != SHERD_OK)
         return step_give_up(e, st);
     double loss = e->host_scalars[SCALAR_LOSS], norm = e->host_scalars[SCALAR_NORM];
-    if (!isfinite(loss) || !isfinite(norm))
-        return SHERD_FAIL(SHERD_ENONFINITE,
-            "step %lld: loss sum %g, gradient norm %g; the weights are as before the step: try a lower "
-            "optim.lr, a longer schedule.warmup or other data",
-            (long long)e->step + 1, isnan(loss) ? (double)NAN : loss, isnan(norm) ? (double)NAN : norm);
+    int skipped = !isfinite(loss) || !isfinite(norm);
+    if (skipped)
+        SHERD_TRY(end_nonfinite(e, micro, n_micro));
+    else
+        e->skipped_in_row = 0;
     e->step++;
     e->tokens_seen += (int64_t)e->host_scalars[SCALAR_COUNT];
     e->samples_seen += (int64_t)e->host_scalars[SCALAR_ROWS];
     watch_step(e);
+    if (e->config.debug.replicas && e->step % e->config.debug.replicas == 0)
+        SHERD_TRY(replica_check(e));
     if (stats)
-        fill_stats(e, stats, started);
+        fill_stats(e, stats, started, skipped);
     return SHERD_OK;
 }

@@ -100,6 +100,7 @@ static enum watch_phase phase_of(enum program_op op)
     case PROGRAM_FORWARD:
         return WATCH_FORWARD;
     case PROGRAM_BACKWARD:
+    case PROGRAM_AGAIN:
     case PROGRAM_ZERO:
         return WATCH_BACKWARD;
     case PROGRAM_CLIP:

@@ -24,6 +24,7 @@ enum sherd_format { SHERD_DATA_AUTO, SHERD_DATA_BYTES, SHERD_DATA_LLMC, SHERD_DA
 enum sherd_schedule { SHERD_LR_CONSTANT, SHERD_LR_LINEAR, SHERD_LR_COSINE, SHERD_LR_WSD };
 enum sherd_warmup { SHERD_WARMUP_LINEAR, SHERD_WARMUP_LOG };
 enum sherd_count { SHERD_COUNT_STEPS, SHERD_COUNT_DEEPSPEED };
+enum sherd_nonfinite { SHERD_NONFINITE_STOP, SHERD_NONFINITE_SKIP };
 enum sherd_resume { SHERD_RESUME_NEVER, SHERD_RESUME_AUTO, SHERD_RESUME_REQUIRED };
 
 enum sherd_profile { SHERD_PROFILE_PROGRAM, SHERD_PROFILE_OPS };
@@ -85,6 +86,9 @@ struct sherd_config {
         int64_t steps;  /* optimizer steps in all; 0 = by epochs */
         int64_t epochs; /* used when steps is 0 */
         int64_t eval_every, eval_batches;
+        enum sherd_nonfinite
+            nonfinite;           /* a step whose gradient is not finite ends the run, or is passed over */
+        int64_t nonfinite_limit; /* skip: so many in a row at most */
         enum sherd_recompute recompute; /* in backward, instead of being kept from forward */
     } train;
     struct {
@@ -107,6 +111,10 @@ struct sherd_config {
         int64_t steps;    /* how many are timed */
         enum sherd_profile detail;
     } profile;
+    struct {
+        int collectives;  /* compare every collective over the ranks before it runs */
+        int64_t replicas; /* steps between comparisons of what ranks hold alike; 0 = none */
+    } debug;
     void *origin; /* private: the texts, and where each value came from */
 };
 

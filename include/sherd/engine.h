@@ -38,18 +38,22 @@ struct sherd_batch {
 };
 
 struct sherd_step_stats {
-    int64_t step;        /* the step just taken, from 1 */
-    double loss;         /* mean over the valid targets of all ranks and micro-batches */
-    double grad_norm;    /* global norm before clipping */
-    double lr;           /* used in this step */
-    int64_t tokens;      /* valid targets of this step over all ranks */
-    int64_t tokens_seen; /* since step 1, over all ranks and resumes */
-    double seconds;      /* this step, on this rank */
+    int64_t step;          /* the step just taken, from 1 */
+    double loss;           /* mean over the valid targets of all ranks and micro-batches */
+    double grad_norm;      /* global norm before clipping */
+    double lr;             /* used in this step */
+    int64_t tokens;        /* valid targets of this step over all ranks */
+    int64_t tokens_seen;   /* since step 1, over all ranks and resumes */
+    double seconds;        /* this step, on this rank */
+    int skipped;           /* loss or gradient was not finite, and the weights were left alone */
+    int64_t skipped_steps; /* since step 1, over all resumes */
 };
 
 /* Collective. One optimizer step over n_micro micro-batches (every rank the same number, at least 1).
  * Data is read before the call returns. ENONFINITE: loss or gradient norm is not finite on some rank; every
- * rank gets it, the weights are as before the step. */
+ * rank gets it, the weights are as before the step, and the text names tensor, layer, rank and micro-batch it
+ * began with. With train.nonfinite: skip such a step counts as taken, see stats, until too many come in a
+ * row. */
 SHERD_API int sherd_engine_step(struct sherd_engine *engine, const struct sherd_batch *micro, int n_micro,
     struct sherd_step_stats *stats);
 

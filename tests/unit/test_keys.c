@@ -84,6 +84,8 @@ static const struct sample samples[] = {
     SAMPLE(train, epochs, "2", "2"),
     SAMPLE(train, eval_every, "7", "7"),
     SAMPLE(train, eval_batches, "3", "3"),
+    SAMPLE(train, nonfinite, "skip", "skip"),
+    SAMPLE(train, nonfinite_limit, "3", "3"),
     SAMPLE(train, recompute, "block", "block"),
     SAMPLE(data, train, "data/a.txt", "[data/a.txt]"),
     SAMPLE(data, val, "[a, b c]", "[a, \"b c\"]"),
@@ -98,6 +100,8 @@ static const struct sample samples[] = {
     SAMPLE(profile, skip, "5", "5"),
     SAMPLE(profile, steps, "1", "1"),
     SAMPLE(profile, detail, "ops", "ops"),
+    SAMPLE(debug, collectives, "true", "true"),
+    SAMPLE(debug, replicas, "50", "50"),
 };
 
 static const struct sample *sample_of(const struct key *key)
