@@ -28,7 +28,7 @@ static void keep_config(struct sherd_config *to, const struct sherd_config *from
     to->optim.name = NULL;
     to->schedule = from->schedule;
     to->train = from->train;
-    to->debug = from->debug;
+    to->check = from->check;
 }
 
 static int open_queues(struct sherd_engine *e)
@@ -46,8 +46,8 @@ static int open_queues(struct sherd_engine *e)
 static int open_comms(struct sherd_engine *e)
 {
     SHERD_TRY(sherd_comm_dup(&e->reduce_comm, e->comm));
-    comm_compare(e->comm, e->config.debug.collectives);
-    comm_compare(e->reduce_comm, e->config.debug.collectives);
+    comm_compare(e->comm, e->config.check.collectives);
+    comm_compare(e->reduce_comm, e->config.check.collectives);
     e->mover = (struct shard_mover){ .store = &e->store,
         .compute = e->compute,
         .gather = e->gather_queue,

@@ -25,7 +25,7 @@ static const struct key_section sections[] = {
     { "save", "checkpoints" },
     { "log", "progress" },
     { "profile", "where the time of a step goes: a timeline and tables" },
-    { "debug", "looking for faults" },
+    { "check", "looking for faults while training" },
 };
 
 static const struct key_choice resume_words[] = {
@@ -258,9 +258,9 @@ static const struct key keys[] = {
     { CHOICE("profile.detail", profile.detail, profile_words, "program"),
       .help = "program = each instruction, wait and collective; ops = each operation too" },
 
-    { BOOL("debug.collectives", debug.collectives, "false"),
+    { BOOL("check.collectives", check.collectives, "false"),
       .help = "compare kind, size, type and place of every collective over all ranks before it runs" },
-    { INT("debug.replicas", debug.replicas, 0, KEY_MANY, "1000"),
+    { INT("check.replicas", check.replicas, 0, KEY_MANY, "1000"),
       .help = "steps between checks that what ranks hold alike is equal, bit for bit; 0 = none" },
 };
 /* clang-format on */

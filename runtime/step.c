@@ -486,7 +486,7 @@ int sherd_engine_step(
     e->tokens_seen += (int64_t)e->host_scalars[SCALAR_COUNT];
     e->samples_seen += (int64_t)e->host_scalars[SCALAR_ROWS];
     watch_step(e);
-    if (e->config.debug.replicas && e->step % e->config.debug.replicas == 0)
+    if (e->config.check.replicas && e->step % e->config.check.replicas == 0)
         SHERD_TRY(replica_check(e));
     if (stats)
         fill_stats(e, stats, started, skipped);

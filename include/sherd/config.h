@@ -114,7 +114,7 @@ struct sherd_config {
     struct {
         int collectives;  /* compare every collective over the ranks before it runs */
         int64_t replicas; /* steps between comparisons of what ranks hold alike; 0 = none */
-    } debug;
+    } check;
     void *origin; /* private: the texts, and where each value came from */
 };
 

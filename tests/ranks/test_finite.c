@@ -329,7 +329,7 @@ static void test_replicas_that_differ_are_named(void **state)
     for (int stage = 0; stage < 3; stage++)
         for (int what = 0; what < (stage == 0 ? 2 : 1); what++) {
             struct flip flip = {
-                .fault = { .stage = stage, .settings = { "debug.replicas=2", "optim.lr=0" } }, .what = what
+                .fault = { .stage = stage, .settings = { "check.replicas=2", "optim.lr=0" } }, .what = what
             };
             t_ranks(WORLD, T_THREADS, one_flips, &flip);
         }
@@ -370,7 +370,7 @@ static void looks_all_the_time(int rank, struct sherd_comm *comm, struct sherd_d
     float plain[WEIGHT_ELEMS], compared[WEIGHT_ELEMS];
     struct fault looking = *f;
     (void)rank;
-    looking.settings[0] = "debug.collectives=true";
+    looking.settings[0] = "check.collectives=true";
     start(&r, f, comm, dev);
     T_OK(step(&r, NULL));
     T_OK(sherd_engine_tensor(r.engine, "weight", weight, plain, WEIGHT_ELEMS));

@@ -100,8 +100,8 @@ static const struct sample samples[] = {
     SAMPLE(profile, skip, "5", "5"),
     SAMPLE(profile, steps, "1", "1"),
     SAMPLE(profile, detail, "ops", "ops"),
-    SAMPLE(debug, collectives, "true", "true"),
-    SAMPLE(debug, replicas, "50", "50"),
+    SAMPLE(check, collectives, "true", "true"),
+    SAMPLE(check, replicas, "50", "50"),
 };
 
 static const struct sample *sample_of(const struct key *key)
