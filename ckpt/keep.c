@@ -49,7 +49,7 @@ static int remove_leftovers(const char *dir)
     int n, st = SHERD_OK;
     SHERD_TRY(file_list(&names, &n, dir));
     for (int i = 0; i < n && st == SHERD_OK; i++) {
-        if (!text_starts(names[i], CKPT_TEMP_PREFIX))
+        if (!text_starts(names[i], CKPT_TEMP_PREFIX) && !text_starts(names[i], CKPT_LATEST ".tmp."))
             continue;
         st = remove_below(dir, names[i]);
         if (st == SHERD_OK)

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Every call of a save that changes a file system fails once: by SIGKILL, EIO, a short write, a disk that is
+ * full from there on. Whatever happened, the newest complete checkpoint is found, loads at another world, and
+ * is the new one if the save said so; and the next save leaves no trace of it.
+ */
+#include "tests/t.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "ckpt/open.h"
+#include "tests/ranks/fake.h"
+
+#define WORLD 2
+#define MOST_CALLS 200
+
+enum fault { NONE, KILL, ONCE, SHORT, FULL };
+
+/* What to do at which call; `calls` counts those of this process. Shared by forked ranks, but for `calls`. */
+struct plan {
+    enum fault fault;
+    long at;
+    int rank;   /* processes: of whom; -1 = any */
+    int beside; /* the save is polled, as training does */
+    _Atomic int status[WORLD];
+    _Atomic long total[WORLD]; /* calls that were made */
+    char dir[256];
+};
+static struct plan *plan;
+static atomic_long calls;
+static _Atomic int armed;
+
+static int hook(const char *call, const char *path, size_t *bytes)
+{
+    (void)path;
+    if (!armed)
+        return 0;
+    long n = atomic_fetch_add(&calls, 1) + 1;
+    int writes = !strcmp(call, "write") || !strcmp(call, "create") || !strcmp(call, "mkdir") ||
+                 !strcmp(call, "reserve");
+    if (plan->fault == FULL && n >= plan->at && writes) {
+        if (n == plan->at && !strcmp(call, "write") && *bytes > 1) {
+            *bytes /= 2; /* the last bytes that fit */
+            return 0;
+        }
+        return ENOSPC;
+    }
+    if (n != plan->at)
+        return 0;
+    if (plan->fault == KILL)
+        raise(SIGKILL);
+    if (plan->fault == SHORT)
+        *bytes = *bytes > 1 ? *bytes / 2 : *bytes;
+    return plan->fault == ONCE ? EIO : 0;
+}
+
+static int save_beside(struct ckpt_saver *saver, const struct ckpt_job *job)
+{
+    static const struct ckpt_keep keep = { .newest = 1 };
+    struct sherd_event *taken;
+    int busy = 1, st = ckpt_saver_start(saver, job, plan->dir, &keep, &taken);
+    if (st == SHERD_OK && !plan->beside)
+        return ckpt_saver_wait(saver);
+    while (busy && st == SHERD_OK)
+        st = ckpt_saver_poll(saver, &busy);
+    return st;
+}
+
+static void save_rank(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    const struct fake_options *options = ctx;
+    struct ckpt_saver *saver;
+    struct fake f;
+    T_OK(fake_init(&f, options, comm, dev, 0));
+    T_OK(ckpt_saver_create(&saver, comm, dev, 0));
+    T_OK(sherd_comm_barrier(comm));
+    if (plan->rank < 0 || plan->rank == rank)
+        armed = 1;
+    plan->status[rank] = save_beside(saver, &f.job);
+    plan->total[rank] = calls;
+    ckpt_saver_destroy(saver);
+    fake_finish(&f);
+}
+
+static void save_with_fault(int mode, enum fault fault, int rank, long at, int64_t step)
+{
+    struct fake_options options = { .missing = 1, .step = step };
+    plan->fault = fault;
+    plan->rank = rank;
+    plan->at = at;
+    for (int r = 0; r < WORLD; r++)
+        plan->status[r] = plan->total[r] = -1;
+    calls = 0;
+    t_ranks(WORLD, mode, save_rank, &options);
+    armed = 0;
+}
+
+/* A save without faults, and nothing is left of whatever was there before. */
+static void save_clean(int mode, int64_t step)
+{
+    char **names, want[32];
+    int n;
+    save_with_fault(mode, NONE, -1, 0, step);
+    for (int r = 0; r < WORLD; r++)
+        assert_int_equal(plan->status[r], SHERD_OK);
+    ASSERT_OK(file_list(&names, &n, plan->dir));
+    assert_int_equal(n, 2);
+    snprintf(want, sizeof(want), "step-%08lld", (long long)step);
+    assert_string_equal(names[0], "latest");
+    assert_string_equal(names[1], want);
+    file_list_free(names, n);
+}
+
+/* The newest complete checkpoint is sound and loads; its step. */
+static int64_t look(void)
+{
+    static struct fake_results results;
+    struct sherd_ckpt *ckpt;
+    char *path;
+    ASSERT_OK(sherd_ckpt_find(&path, plan->dir));
+    ASSERT_OK(sherd_ckpt_open(&ckpt, path));
+    ASSERT_OK(sherd_ckpt_verify(ckpt));
+    struct fake_options options = { .missing = 1, .step = ckpt->manifest.meta.step };
+    sherd_ckpt_close(ckpt);
+    ASSERT_OK(fake_load(&results, 3, &options, path, NULL));
+    free(path);
+    return options.step;
+}
+
+/* One fault; 1 if the save had so many calls. */
+static int try(int mode, enum fault fault, int rank, long at)
+{
+    save_clean(T_THREADS, 1);
+    save_with_fault(mode, fault, rank, at, 2);
+    int64_t found = look();
+    int all_well = 1, any_well = 0, dead = rank >= 0 && plan->total[rank] < 0;
+    long made = 0;
+    for (int r = 0; r < WORLD; r++) {
+        all_well &= plan->status[r] == SHERD_OK;
+        any_well |= plan->status[r] == SHERD_OK;
+        made = MAX(made, plan->total[r]);
+    }
+    if (!(found == 2 || (found == 1 && !all_well)))
+        fail_msg("call %ld: step %lld is found, the ranks ended with %d and %d", at, (long long)found,
+            plan->status[0], plan->status[1]);
+    if (fault == SHORT && !all_well)
+        fail_msg("call %ld: a short write was not continued", at);
+    if (any_well && !all_well && fault != KILL)
+        fail_msg("call %ld: the ranks do not agree how the save ended", at);
+    save_clean(T_THREADS, 3);
+    ASSERT_OK(file_remove_tree(plan->dir));
+    return dead || made >= at;
+}
+
+static void try_all(int mode, enum fault fault, int rank, int least)
+{
+    long at = 1;
+    while (at < MOST_CALLS && try(mode, fault, rank, at))
+        at++;
+    assert_in_range(at, least, MOST_CALLS - 1);
+}
+
+static void killed_anywhere(void **state)
+{
+    (void)state;
+    for (plan->beside = 0; plan->beside < 2; plan->beside++) {
+        try_all(T_PROCESSES | T_MAY_DIE, KILL, 0, 30);
+        try_all(T_PROCESSES | T_MAY_DIE, KILL, 1, 8);
+    }
+}
+
+static void one_call_fails(void **state)
+{
+    (void)state;
+    for (plan->beside = 0; plan->beside < 2; plan->beside++)
+        try_all(T_THREADS, ONCE, -1, 40);
+    try_all(T_PROCESSES, ONCE, 1, 8);
+}
+
+static void a_short_write(void **state)
+{
+    (void)state;
+    plan->beside = 0;
+    try_all(T_THREADS, SHORT, -1, 40);
+}
+
+static void the_disk_fills_up(void **state)
+{
+    (void)state;
+    for (plan->beside = 0; plan->beside < 2; plan->beside++)
+        try_all(T_THREADS, FULL, -1, 40);
+    try_all(T_PROCESSES, FULL, 1, 8);
+}
+
+static void quiet(void *ctx, enum sherd_log_level level, const char *text)
+{
+    (void)ctx;
+    (void)level;
+    (void)text;
+}
+
+static int enter(void **state)
+{
+    plan = t_shared(sizeof(*plan));
+    if (!plan || fake_enter(state))
+        return -1;
+    snprintf(plan->dir, sizeof(plan->dir), "%s", fake_at("run"));
+    sherd_log_set(quiet, NULL, SHERD_LOG_INFO);
+    file_hook(hook);
+    return 0;
+}
+
+static int leave(void **state)
+{
+    file_hook(NULL);
+    sherd_log_set(NULL, NULL, SHERD_LOG_INFO);
+    t_shared_free(plan, sizeof(*plan));
+    return fake_leave(state);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(killed_anywhere),
+        cmocka_unit_test(one_call_fails),
+        cmocka_unit_test(a_short_write),
+        cmocka_unit_test(the_disk_fills_up),
+    };
+    return cmocka_run_group_tests(tests, enter, leave);
+}
