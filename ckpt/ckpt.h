@@ -72,9 +72,11 @@ int ckpt_saver_start(struct ckpt_saver *saver, const struct ckpt_job *job, const
 int ckpt_saver_poll(struct ckpt_saver *saver, int *busy);
 /* Collective. The same to the end. */
 int ckpt_saver_wait(struct ckpt_saver *saver);
-int ckpt_saver_busy(const struct ckpt_saver *saver); /* a save is under way; the same on all ranks */
+uint64_t ckpt_saver_memory(const struct ckpt_saver *saver); /* host bytes for what is on its way */
+int ckpt_saver_busy(const struct ckpt_saver *saver);        /* a save is under way; the same on all ranks */
 
-/* Collective. Bytes of the files that a save of the job writes: this rank's, and all. */
+/* Collective. The buffer with which a save of the job never waits for a disk, on this rank; and the bytes of
+ * all files of the checkpoint. */
 int ckpt_job_bytes(const struct ckpt_job *job, uint64_t *mine, uint64_t *all);
 
 /* Collective. Fills the views from a step folder written at any world and stage; each rank reads only what

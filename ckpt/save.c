@@ -283,6 +283,11 @@ void ckpt_saver_destroy(struct ckpt_saver *saver)
     mem_free(saver);
 }
 
+uint64_t ckpt_saver_memory(const struct ckpt_saver *saver)
+{
+    return stream_memory(saver->stream);
+}
+
 int ckpt_saver_busy(const struct ckpt_saver *saver)
 {
     return saver->phase != IDLE;
@@ -354,7 +359,9 @@ int ckpt_job_bytes(const struct ckpt_job *job, uint64_t *mine, uint64_t *all)
     if (st == SHERD_OK)
         st = gather_reports(&s, job->comm);
     if (st == SHERD_OK) {
-        *mine = s.reports[s.rank].bytes[CKPT_WEIGHTS] + s.reports[s.rank].bytes[CKPT_STATES];
+        *mine = 0;
+        for (int k = 0; k < s.n_kinds; k++)
+            *mine += (uint64_t)round_up((int64_t)s.lists[k].file_bytes, CKPT_SLAB_BYTES);
         *all = s.total;
     }
     save_finish(&s);

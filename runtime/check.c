@@ -71,6 +71,23 @@ static int check_whole(const struct sherd_config *c, const char *path, double st
         c, path, "must be a whole number of steps, or below 1 as a fraction of all, not %.10g", steps);
 }
 
+/* Every checkpoint must have a loss, or the best one could be one that was never looked at. */
+static int check_keep_best(const struct sherd_config *c)
+{
+    if (c->save.keep_best == 0 || c->save.keep == 0)
+        return SHERD_OK;
+    if (c->data.val.n == 0 || c->train.eval_every == 0)
+        return CONFIG_FAIL(c, "save.keep_best",
+            "the best checkpoints are those with the lowest validation loss, and there is none: set data.val and "
+            "train.eval_every, or save.keep_best to 0");
+    if (c->save.every % c->train.eval_every)
+        return CONFIG_FAIL(c, "save.keep_best",
+            "save.every %lld is no multiple of train.eval_every %lld, so some checkpoints would have no validation "
+            "loss: set train.eval_every to a divisor of save.every",
+            (long long)c->save.every, (long long)c->train.eval_every);
+    return SHERD_OK;
+}
+
 int config_settle(struct sherd_config *c)
 {
     SHERD_TRY(settle_auto(c));
@@ -96,6 +113,7 @@ int config_settle(struct sherd_config *c)
     if (c->schedule.kind == SHERD_LR_WSD && c->schedule.decay <= 0)
         return CONFIG_FAIL(c, "schedule.kind",
             "wsd ends in a fall, but schedule.decay is 0; set it to a number of steps, or use constant");
+    SHERD_TRY(check_keep_best(c));
     return c->train.steps > 0 ? config_check_steps(c, c->train.steps) : SHERD_OK;
 }
 

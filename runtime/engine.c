@@ -139,6 +139,7 @@ static int compare_plans(struct sherd_engine *e, const struct sherd_config *c)
         .program = program_hash(&e->plan.program) };
     struct same *all = mem_zalloc((size_t)world, sizeof(*all));
     int st = all ? hash_settings(&mine.settings, c) : SHERD_ENOMEM;
+    e->run = MAX(1, sum_hash64(&mine, sizeof(mine), 0));
     st = comm_agree(e->comm, st);
     if (st == SHERD_OK)
         st = comm_host_gather(e->comm, all, &mine, sizeof(mine));
@@ -208,6 +209,7 @@ void sherd_engine_destroy(struct sherd_engine *e)
     if (e->comm)
         comm_compare(e->comm, 0); /* it may outlive the engine */
     profile_destroy(e->profile);
+    ckpt_saver_destroy(e->saver);
     if (e->gather_queue && e->gather_queue != e->compute)
         sherd_queue_destroy(e->gather_queue);
     if (e->reduce_queue && e->reduce_queue != e->compute)

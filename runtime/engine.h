@@ -9,6 +9,7 @@
 
 #include <sherd/engine.h>
 
+#include "ckpt/ckpt.h"
 #include "runtime/finite.h"
 #include "runtime/plan.h"
 #include "runtime/profile.h"
@@ -45,9 +46,12 @@ struct sherd_engine {
     unsigned char *fresh_units; /* one for each unit: zeroed by the program and not yet written */
     int64_t steps;              /* planned steps in all, for the schedule */
     int64_t step, tokens_seen, samples_seen;
-    int flag;                /* this rank wishes to stop: goes round with the next step's counts */
-    int broken;              /* a step failed half-way: only destroy is left */
-    struct profile *profile; /* NULL: steps are not timed; owned */
+    uint64_t run;              /* names the training that this is a part of: kept over resumes */
+    struct ckpt_saver *saver;  /* made for the first save */
+    struct sherd_event *taken; /* of a save: the state may be changed after it; NULL = at once */
+    int flag;                  /* this rank wishes to stop: goes round with the next step's counts */
+    int broken;                /* a step failed half-way: only destroy is left */
+    struct profile *profile;   /* NULL: steps are not timed; owned */
     struct watch watch;
     struct finder *finder;           /* while a step is run again to find a value that is not finite */
     int64_t skipped, skipped_in_row; /* steps without an update: in all, and up to now */
@@ -55,6 +59,23 @@ struct sherd_engine {
 
 /* Waits for all work of all queues; updates and publications go on when a step has returned. */
 int engine_settle(struct sherd_engine *engine);
+
+/* A save beside training. Collective all: engine_save_start returns when the copies off the device are
+ * queued, engine_save_poll at every later step boundary sees the save on without waiting for a disk (*busy is
+ * 0 when it is over, and the status tells how), engine_save_wait sees it to its end. */
+struct engine_save {
+    const char *dir, *extra;      /* as in sherd_engine_save */
+    const struct ckpt_keep *keep; /* rotate after it; NULL = no */
+    int has_loss;
+    double loss; /* on the validation data after this step */
+};
+int engine_save_start(struct sherd_engine *engine, const struct engine_save *save);
+int engine_save_poll(struct sherd_engine *engine, int *busy);
+int engine_save_wait(struct sherd_engine *engine);
+/* Makes room for what is on its way of a save: `buffer` bytes of host memory, or as much as the rank's state
+ * takes with UINT64_MAX; without it a few MB. Before the first save; sets *memory to what was taken and *all
+ * to the bytes of one checkpoint. Collective. */
+int engine_save_prepare(struct sherd_engine *engine, uint64_t buffer, uint64_t *memory, uint64_t *all);
 
 /* Fills everything whole from the rank's own slices: masters to parameters, then gathers. Collective. */
 int engine_spread(struct sherd_engine *engine);

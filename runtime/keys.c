@@ -51,6 +51,11 @@ static const struct key_choice nonfinite_words[] = {
     { "skip", SHERD_NONFINITE_SKIP },
     { NULL, 0 },
 };
+static const struct key_choice failure_words[] = {
+    { "stop", SHERD_FAILURE_STOP },
+    { "continue", SHERD_FAILURE_CONTINUE },
+    { NULL, 0 },
+};
 static const struct key_choice dtype_words[] = { { "f32", SHERD_F32 }, { "bf16", SHERD_BF16 }, { NULL, 0 } };
 static const struct key_choice schedule_words[] = {
     { "constant", SHERD_LR_CONSTANT },
@@ -241,6 +246,16 @@ static const struct key keys[] = {
       .help = "steps between checkpoints; 0 = only at the end" },
     { INT("save.keep", save.keep, 0, KEY_MANY, "3"),
       .help = "newest checkpoints kept; 0 = all" },
+    { INT("save.keep_every", save.keep_every, 0, KEY_MANY, "0"),
+      .help = "checkpoints at multiples of this step stay beside them; 0 = none" },
+    { INT("save.keep_best", save.keep_best, 0, 1000000, "0"),
+      .help = "checkpoints with the lowest validation loss that stay beside them" },
+    { BOOL("save.async", save.async, "false"),
+      .help = "write checkpoints beside training, which stops for the copy off the device only" },
+    { INT("save.buffer", save.buffer, 0, 1e9, "auto"), .flags = KEY_ZERO,
+      .help = "async: MiB of host memory of a rank; auto = what its state takes, so nothing waits for the disk" },
+    { CHOICE("save.on_failure", save.on_failure, failure_words, "stop"),
+      .help = "a checkpoint that could not be written: end the run, or warn; the last one always ends it" },
 
     { INT("log.every", log.every, 1, KEY_MANY, "10"),
       .help = "steps between progress lines" },

@@ -13,6 +13,7 @@
 #include "model/init.h"
 #include "model/model.h"
 #include "runtime/engine.h"
+#include "runtime/replica.h"
 
 #define STAGING_ELEMS (1 << 20)
 
@@ -221,26 +222,74 @@ static struct ckpt_job make_job(struct sherd_engine *e, struct shard_view *views
             .export_json = e->plan.spec->export_json } };
 }
 
-int sherd_engine_save(struct sherd_engine *e, const char *dir, const char *extra)
+static int make_saver(struct sherd_engine *e, uint64_t buffer)
+{
+    if (e->saver)
+        return SHERD_OK;
+    return comm_agree(e->comm, ckpt_saver_create(&e->saver, e->comm, e->dev, buffer));
+}
+
+int engine_save_prepare(struct sherd_engine *e, uint64_t buffer, uint64_t *memory, uint64_t *all)
+{
+    struct shard_view *views = NULL;
+    uint64_t mine = 0;
+    int n = 0, st = comm_agree(e->comm, make_views(e, &views, &n));
+    struct ckpt_job job = make_job(e, views, n);
+    if (st == SHERD_OK)
+        st = ckpt_job_bytes(&job, &mine, all);
+    if (st == SHERD_OK)
+        st = make_saver(e, MIN(buffer, mine));
+    if (st == SHERD_OK)
+        *memory = ckpt_saver_memory(e->saver);
+    mem_free(views);
+    return st;
+}
+
+int engine_save_start(struct sherd_engine *e, const struct engine_save *save)
 {
     struct shard_view *views = NULL;
     int n = 0, st = engine_settle(e);
+    SHERD_TRY(engine_save_wait(e));
     if (st == SHERD_OK)
         st = make_views(e, &views, &n);
     struct ckpt_job job = make_job(e, views, n);
-    job.meta.extra = extra;
     SHERD_KEEP(st, watch_part(e, WATCH_SAVE, "save"));
     st = comm_agree(e->comm, st);
+    job.meta.extra = save->extra;
+    job.meta.run = e->run;
+    job.meta.has_loss = save->has_loss;
+    job.meta.loss = save->loss;
     if (st == SHERD_OK)
-        st = ckpt_save(&job, dir);
+        st = make_saver(e, 0);
+    if (st == SHERD_OK)
+        st = ckpt_saver_start(e->saver, &job, save->dir, save->keep, &e->taken);
     mem_free(views);
     return st;
+}
+
+int engine_save_poll(struct sherd_engine *e, int *busy)
+{
+    *busy = 0;
+    return e->saver ? ckpt_saver_poll(e->saver, busy) : SHERD_OK;
+}
+
+int engine_save_wait(struct sherd_engine *e)
+{
+    return e->saver ? ckpt_saver_wait(e->saver) : SHERD_OK;
+}
+
+int sherd_engine_save(struct sherd_engine *e, const char *dir, const char *extra)
+{
+    SHERD_TRY(engine_save_start(e, &(struct engine_save){ .dir = dir, .extra = extra }));
+    return engine_save_wait(e);
 }
 
 int sherd_engine_load(struct sherd_engine *e, const char *path)
 {
     struct shard_view *views = NULL;
-    int n = 0, st = engine_settle(e);
+    int n = 0;
+    SHERD_TRY(engine_save_wait(e));
+    int st = engine_settle(e);
     if (st == SHERD_OK)
         st = make_views(e, &views, &n);
     struct ckpt_job job = make_job(e, views, n);
@@ -256,6 +305,8 @@ int sherd_engine_load(struct sherd_engine *e, const char *path)
         e->samples_seen = job.meta.samples_seen;
         e->skipped = job.meta.skipped;
         e->skipped_in_row = job.meta.skipped_in_row;
+        e->run = job.meta.run ? job.meta.run : e->run;
+        st = replica_check(e);
     }
     mem_free(views);
     return st;
@@ -271,6 +322,8 @@ int sherd_engine_import(struct sherd_engine *e, const char *dir, uint64_t *bytes
         st = ckpt_import(&job, dir);
     if (st == SHERD_OK)
         st = engine_spread(e);
+    if (st == SHERD_OK)
+        st = replica_check(e);
     if (st == SHERD_OK && bytes)
         *bytes = job.bytes_read;
     mem_free(views);

@@ -224,6 +224,14 @@ static int run_update(struct sherd_engine *e, int unit)
     return move_updated(&e->mover, unit);
 }
 
+/* A save may still be copying what an update is about to change. */
+static int await_taken(struct sherd_engine *e)
+{
+    struct sherd_event *taken = e->taken;
+    e->taken = NULL;
+    return taken ? sherd_event_wait(e->update_queue, taken) : SHERD_OK;
+}
+
 static int run_instr(struct sherd_engine *e, enum program_list list, const struct program_instr *in,
     const struct sherd_batch *batch, int index, int first, float *logits)
 {
@@ -245,6 +253,7 @@ static int run_instr(struct sherd_engine *e, enum program_list list, const struc
     case PROGRAM_CLIP:
         return run_clip(e);
     case PROGRAM_UPDATE:
+        SHERD_TRY(await_taken(e));
         return run_update(e, in->index);
     case PROGRAM_PUBLISH:
         return move_publish(&e->mover, in->index);

@@ -10,11 +10,11 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
-#include "ckpt/ckpt.h"
 #include "data/data.h"
 #include "runtime/config.h"
 #include "runtime/engine.h"
 #include "runtime/meter.h"
+#include "runtime/saving.h"
 
 #define PATH_BYTES 4096 /* of a checkpoint, as rank 0 tells it to all */
 
@@ -29,6 +29,7 @@ struct run {
     int32_t *rows;
     int n_eval;
     struct meter meter;
+    struct saving saving;
     char *extra; /* JSON kept in every checkpoint */
     int rank, world;
 };
@@ -190,14 +191,11 @@ static int resume(struct run *r)
     return SHERD_OK;
 }
 
-static int save(struct run *r)
+static int save(struct run *r, int last)
 {
-    SHERD_TRY(sherd_engine_save(r->engine, r->config.run.dir, r->extra));
-    int st = r->rank == 0
-                 ? ckpt_rotate(r->config.run.dir, &(struct ckpt_keep){ .newest = r->config.save.keep }, 0)
-                 : SHERD_OK;
+    int st = saving_save(&r->saving, last);
     meter_mark(&r->meter);
-    return comm_agree(r->engine->comm, st);
+    return st;
 }
 
 static int evaluate(struct run *r)
@@ -213,6 +211,8 @@ static int evaluate(struct run *r)
     st = sherd_engine_eval(r->engine, r->micro, r->n_eval, &loss, &tokens);
     for (int k = 0; k < r->n_eval; k++)
         r->micro[k].batch = r->config.batch.micro;
+    if (st == SHERD_OK)
+        saving_loss(&r->saving, loss);
     if (st == SHERD_OK && r->rank == 0) {
         log_info("step %lld | validation loss %.4f over %lld tokens", (long long)r->engine->step, loss,
             (long long)tokens);
@@ -300,11 +300,13 @@ static int loop(struct run *r)
         SHERD_TRY(one_step(r));
         if (e->step == before + 1)
             tell_libraries(r);
+        SHERD_TRY(saving_poll(&r->saving));
         int stop = e->host_scalars[SCALAR_FLAG] > 0;
         if (r->val && (due(e->step, r->config.train.eval_every) || e->step == r->config.train.steps) && !stop)
             SHERD_TRY(evaluate(r));
-        if (due(e->step, r->config.save.every) || stop || e->step == r->config.train.steps)
-            SHERD_TRY(save(r));
+        int last = stop || e->step == r->config.train.steps;
+        if (due(e->step, r->config.save.every) || last)
+            SHERD_TRY(save(r, last));
         if (stop)
             return SHERD_FAIL(SHERD_ESTOPPED,
                 "stopped on request after step %lld; saved, `--resume` goes on from there",
@@ -321,9 +323,22 @@ static int prepare(struct run *r)
     SHERD_TRY(config_derive_batch(&r->config, r->world));
     SHERD_TRY(sherd_config_model(&r->model, &r->config));
     SHERD_TRY(open_data(r));
-    if (r->rank == 0)
+    if (r->rank == 0) {
         SHERD_TRY(file_mkdirs(r->config.run.dir));
+        SHERD_TRY(saving_lock(&r->saving, r->config.run.dir));
+    }
     return alloc_batches(r);
+}
+
+/* Ends a save that was begun before a step failed on all ranks alike; the step's own text is kept. */
+static int end_save(struct run *r, int st)
+{
+    char *text = mem_strdup(sherd_error());
+    if (saving_end(&r->saving) != SHERD_OK)
+        log_error("%s", sherd_error());
+    st = text ? status_adopt(st, text) : st;
+    mem_free(text);
+    return st;
 }
 
 int sherd_train(const struct sherd_train_desc *desc)
@@ -332,6 +347,7 @@ int sherd_train(const struct sherd_train_desc *desc)
         .config = *desc->config,
         .rank = desc->comm ? sherd_comm_rank(desc->comm) : 0,
         .world = desc->comm ? sherd_comm_size(desc->comm) : 1,
+        .saving = { .lock = -1 },
         .meter = { .jsonl = -1 } };
     int st = watch_start(desc->comm, "init: settings and data");
     if (st == SHERD_OK)
@@ -357,8 +373,11 @@ int sherd_train(const struct sherd_train_desc *desc)
             (long long)r.engine->step, (long long)r.config.train.steps);
     if (r.config.profile.on)
         SHERD_TRY_OUT(comm_agree(r.engine->comm, profile_create(&r.engine->profile, r.engine, &r.config)));
+    SHERD_TRY_OUT(saving_init(&r.saving, r.engine, &r.config, r.extra));
     meter_mark(&r.meter);
     st = loop(&r);
+    if (st == SHERD_ENONFINITE) /* of all ranks at once: a save that was begun is still good */
+        st = end_save(&r, st);
 out:
     if (st != SHERD_OK)
         st = watch_record(desc->comm, desc->config->run.dir, st);
@@ -370,6 +389,7 @@ out:
     mem_free(r.micro);
     mem_free(r.rows);
     mem_free(r.extra);
+    saving_unlock(&r.saving);
     sherd_config_free(&r.config);
     return st;
 }

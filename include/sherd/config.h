@@ -25,6 +25,7 @@ enum sherd_schedule { SHERD_LR_CONSTANT, SHERD_LR_LINEAR, SHERD_LR_COSINE, SHERD
 enum sherd_warmup { SHERD_WARMUP_LINEAR, SHERD_WARMUP_LOG };
 enum sherd_count { SHERD_COUNT_STEPS, SHERD_COUNT_DEEPSPEED };
 enum sherd_nonfinite { SHERD_NONFINITE_STOP, SHERD_NONFINITE_SKIP };
+enum sherd_on_failure { SHERD_FAILURE_STOP, SHERD_FAILURE_CONTINUE };
 enum sherd_resume { SHERD_RESUME_NEVER, SHERD_RESUME_AUTO, SHERD_RESUME_REQUIRED };
 
 enum sherd_profile { SHERD_PROFILE_PROGRAM, SHERD_PROFILE_OPS };
@@ -97,8 +98,13 @@ struct sherd_config {
         int shuffle;
     } data;
     struct {
-        int64_t every; /* steps; 0 = only at the end */
-        int64_t keep;  /* newest checkpoints kept; 0 = all */
+        int64_t every;      /* steps; 0 = only at the end */
+        int64_t keep;       /* newest checkpoints kept; 0 = all */
+        int64_t keep_every; /* those at multiples of this step stay, too; 0 = none */
+        int64_t keep_best;  /* that many with the lowest validation loss stay, too */
+        int async;          /* written beside training */
+        int64_t buffer;     /* async: MiB of host memory of a rank; 0 = as much as its state takes */
+        enum sherd_on_failure on_failure;
     } save;
     struct {
         int64_t every; /* steps between progress lines */

@@ -5,6 +5,7 @@
  */
 #include "tests/ranks/fake.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -92,6 +93,8 @@ float fake_value(const struct fake_options *options, const char *what, const cha
 {
     if (options->big && !strcmp(tensor, "scale") && !strcmp(what, "weight"))
         return 1e6f;
+    if (options->infinite && !strcmp(tensor, "h.0.q.weight") && !strcmp(what, "weight") && i == 24 * 24 - 1)
+        return NAN;
     uint64_t h = sum_hash64(tensor, strlen(tensor), sum_hash64(what, strlen(what), (uint64_t)i));
     float v = (float)(int64_t)(h % 20001) / 10000.0f - 1.0f;
     return v;
@@ -176,7 +179,10 @@ int fake_init(struct fake *fake, const struct fake_options *options, struct sher
         .states = state_names,
         .n_states = options->sgd ? 0 : 2,
         .export_json = "{\"model_type\": \"gpt2\", \"n_embd\": 24}",
-        .extra = options->extra_json };
+        .extra = options->extra_json,
+        .run = options->run,
+        .has_loss = options->loss != 0,
+        .loss = options->loss };
     if (options->breaks == rank + 1)
         return SHERD_OK;
     for (int u = 0; u < fake->n_units; u++) {

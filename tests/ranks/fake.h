@@ -27,6 +27,9 @@ struct fake_options {
     enum sherd_dtype frozen_type; /* 0 = BF16 */
     int64_t step;                 /* 0 = 10 */
     uint64_t seed;                /* 0 = 1 */
+    uint64_t run;                 /* whose; 0 = not known */
+    double loss;                  /* on validation data; 0 = none */
+    int infinite;                 /* the last value of tensor h.0.q.weight is no number */
     const char *extra_json;
     int64_t fail_at;     /* this allocation of the save or load fails; for a world of 1 */
     uint64_t file_limit; /* files cannot grow above it during a save; 0 = none */

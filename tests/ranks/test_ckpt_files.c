@@ -281,6 +281,84 @@ static void rotation_goes_by_number(void **state)
     ASSERT_FAILS(ckpt_rotate(fake_at("run"), &(struct ckpt_keep){ .newest = -1 }, 0), SHERD_EINVAL, "-1");
 }
 
+static void save_as(int64_t step, uint64_t run, double loss, int infinite)
+{
+    struct fake_options options = {
+        .step = step, .run = run, .loss = loss, .infinite = infinite, .missing = 1
+    };
+    ASSERT_OK(fake_save(&results, 1, &options, fake_at("run")));
+}
+
+static void rotate(int64_t newest, int64_t every, int64_t best, uint64_t run)
+{
+    ASSERT_OK(ckpt_rotate(fake_at("run"), &(struct ckpt_keep){ newest, every, best }, run));
+}
+
+/* Steps that would be taken for one another if names were sorted as texts, and the best one anywhere. */
+static void what_is_kept_beside_the_newest(void **state)
+{
+    (void)state;
+    static const int64_t steps[] = { 9, 10, 99, 100, 1000, 123456789 };
+    static const struct {
+        double loss[6];
+        struct ckpt_keep keep;
+        const char *left;
+    } cases[] = {
+        { { 0 }, { 3, 0, 0 }, "step-00000100 step-00001000 step-123456789 " },
+        { { 0 }, { 1, 0, 0 }, "step-123456789 " },
+        { { 0 }, { 1, 10, 0 }, "step-00000010 step-00000100 step-00001000 step-123456789 " },
+        { { 1, 2, 3, 4, 5, 6 }, { 1, 0, 1 }, "step-00000009 step-123456789 " },
+        { { 6, 5, 4, 3, 2, 1 }, { 1, 0, 1 }, "step-123456789 " },
+        { { 6, 5, 4, 3, 2, 1 }, { 1, 0, 2 }, "step-00001000 step-123456789 " },
+        { { 2, 2, 2, 3, 3, 3 }, { 1, 0, 1 }, "step-00000099 step-123456789 " },
+        { { 0, 7, 0, 9, 0, 0 }, { 1, 0, 5 }, "step-00000010 step-00000100 step-123456789 " },
+        { { 9, 1, 0, 0, 0, 0 }, { 1, 99, 1 }, "step-00000010 step-00000099 step-123456789 " },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        for (size_t k = 0; k < ARRAY_LEN(steps); k++)
+            save_as(steps[k], 7, cases[i].loss[k], 0);
+        ASSERT_OK(file_remove_tree(fake_at("run/latest")));
+        ASSERT_OK(ckpt_rotate(fake_at("run"), &cases[i].keep, 7));
+        assert_steps(cases[i].left);
+        ASSERT_OK(file_remove_tree(fake_at("run")));
+    }
+}
+
+static void other_runs_stay(void **state)
+{
+    (void)state;
+    save_as(5, 1, 0, 0);
+    save_as(6, 0, 0, 0); /* of a run that is not known: counts as ours */
+    save_as(7, 2, 0, 0);
+    save_as(8, 2, 0, 0);
+    rotate(1, 0, 0, 2);
+    assert_steps("latest step-00000005 step-00000008 ");
+    struct fake_options ours = { .step = 5, .run = 2, .missing = 1 };
+    ASSERT_FAILS(fake_save(&results, 1, &ours, fake_at("run")), SHERD_EEXISTS, "another run");
+    assert_steps("latest step-00000005 step-00000008 ");
+}
+
+/* Garbage never drives out what is sound, and is not resumed from by itself. */
+static void values_that_are_no_numbers(void **state)
+{
+    (void)state;
+    char *path;
+    save_as(10, 1, 2.0, 0);
+    save_as(11, 1, 0.5, 1);
+    ASSERT_CONTAINS(said.data, "h.0.q.weight has values that are infinite or not a number");
+    save_as(12, 1, 0.4, 1);
+    rotate(1, 0, 1, 1);
+    assert_steps("latest step-00000010 step-00000012 ");
+    ASSERT_OK(sherd_ckpt_find(&path, fake_at("run")));
+    assert_string_equal(path, fake_at("run/step-00000010"));
+    mem_free(path);
+    ASSERT_CONTAINS(said.data, "skipping checkpoint step-00000012: it holds values that are infinite");
+    ASSERT_OK(sherd_ckpt_find(&path, fake_at("run/step-00000012"))); /* asked for by name */
+    mem_free(path);
+    ASSERT_OK(file_remove_tree(fake_at("run/step-00000010")));
+    ASSERT_FAILS(sherd_ckpt_find(&path, fake_at("run")), SHERD_ENOTFOUND, "none of its 1 checkpoints");
+}
+
 static void rotation_counts_only_complete_ones(void **state)
 {
     (void)state;
@@ -411,6 +489,9 @@ int main(void)
         TEST(finds_the_newest_complete_one),
         TEST(a_newer_version_is_not_passed_over),
         TEST(rotation_goes_by_number),
+        TEST(what_is_kept_beside_the_newest),
+        TEST(other_runs_stay),
+        TEST(values_that_are_no_numbers),
         TEST(rotation_counts_only_complete_ones),
         TEST(what_was_put_aside_comes_back),
         TEST(any_allocation_may_fail),

@@ -316,6 +316,10 @@ static void cross_checks(void **state)
         "t.yaml:3: train.epochs: train.steps is 10 and train.epochs is 2");
     expect_fail("train:\n  steps: 10\nschedule:\n  warmup: 11\n", 0,
         "t.yaml:4: schedule.warmup: 11 steps are more than the 10 of the run");
+    expect_fail("save: {keep_best: 2}\n", 0,
+        "t.yaml:1: save.keep_best: the best checkpoints are those with the lowest");
+    expect_fail("save: {keep_best: 2, every: 15}\ndata: {val: [x]}\ntrain: {eval_every: 10}\n", 0,
+        "t.yaml:1: save.keep_best: save.every 15 is no multiple of train.eval_every 10");
     expect_fail(
         "train:\n  steps: 10\nschedule:\n  kind: wsd\n", 0, "t.yaml:4: schedule.kind: wsd ends in a fall");
     expect_fail("train:\n  steps: 10\nschedule:\n  kind: wsd\n  warmup: 6\n  decay: 5\n", 0,

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * When a run saves, and what becomes of it: see runtime/saving.h. Writing itself is ckpt/'s matter.
+ */
+#include "runtime/saving.h"
+
+#include <math.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "runtime/config.h"
+
+#define LOCK_FILE ".lock"
+
+int saving_lock(struct saving *s, const char *dir)
+{
+    char *path = mem_printf("%s/" LOCK_FILE, dir);
+    int st = path ? file_lock(&s->lock, path) : SHERD_ENOMEM;
+    if (st == SHERD_EEXISTS)
+        st = status_context(
+            st, "another run writes into %s: wait for it, stop it, or choose another run.dir", dir);
+    if (st == SHERD_EUNSUPPORTED) {
+        log_warn("%s: nothing keeps a second run from writing here", sherd_error());
+        st = SHERD_OK;
+    }
+    mem_free(path);
+    return st;
+}
+
+void saving_unlock(struct saving *s)
+{
+    (void)file_close(s->lock, LOCK_FILE);
+    s->lock = -1;
+}
+
+/* Checkpoints that will lie in the folder at once, with the one that is being written. */
+static int64_t count_kept(const struct saving *s)
+{
+    const struct sherd_config *c = s->config;
+    int64_t steps = c->train.steps,
+            saves = c->save.every ? steps / c->save.every + (steps % c->save.every > 0) : 1;
+    if (c->save.keep == 0)
+        return saves;
+    int64_t kept = c->save.keep + c->save.keep_best + 1;
+    if (c->save.keep_every)
+        kept += steps / c->save.keep_every;
+    return MIN(kept, saves);
+}
+
+static void tell_need(const struct saving *s, uint64_t each, uint64_t memory)
+{
+    char one[32], need[32], has[32];
+    uint64_t available;
+    int64_t n = count_kept(s);
+    double total = (double)each * (double)n;
+    int known = file_free_space(&available, s->config->run.dir) == SHERD_OK;
+    log_info("checkpoints: %s each, up to %lld at once: %s%s%s", text_human_bytes((double)each, one),
+        (long long)n, text_human_bytes(total, need), known ? "; free there: " : "",
+        known ? text_human_bytes((double)available, has) : "");
+    if (known && total > (double)available)
+        log_warn("%s has less room than the checkpoints of this run will take (those that lie there already "
+                 "count for it): free some, or set save.keep lower",
+            s->config->run.dir);
+    if (s->config->save.async)
+        log_info("checkpoints are written beside training, through %s of host memory a rank",
+            text_human_bytes((double)memory, one));
+}
+
+int saving_init(
+    struct saving *s, struct sherd_engine *engine, const struct sherd_config *config, const char *extra)
+{
+    uint64_t memory = 0, each = 0, buffer = 0;
+    s->engine = engine;
+    s->config = config;
+    s->extra = extra;
+    s->loss_step = -1;
+    s->keep = (struct ckpt_keep){ config->save.keep, config->save.keep_every, config->save.keep_best };
+    if (config->save.async)
+        buffer = config->save.buffer ? (uint64_t)config->save.buffer << 20 : UINT64_MAX;
+    int st = sherd_comm_rank(engine->comm) == 0 ? ckpt_tidy(config->run.dir) : SHERD_OK;
+    SHERD_TRY(comm_agree(engine->comm, st));
+    SHERD_TRY(engine_save_prepare(engine, buffer, &memory, &each));
+    if (sherd_comm_rank(engine->comm) == 0)
+        tell_need(s, each, memory);
+    return SHERD_OK;
+}
+
+void saving_loss(struct saving *s, double loss)
+{
+    s->loss_step = s->engine->step;
+    s->loss = loss;
+}
+
+/* A save has ended: a failure is the run's, or a warning. */
+static int settle(const struct saving *s, int st, int last)
+{
+    if (st == SHERD_OK)
+        return st;
+    st = status_context(st, "the checkpoint of step %lld was not written", (long long)s->step);
+    if (last || s->config->save.on_failure == SHERD_FAILURE_STOP)
+        return st;
+    log_warn("%s; training goes on", sherd_error());
+    return SHERD_OK;
+}
+
+int saving_poll(struct saving *s)
+{
+    int busy;
+    return settle(s, engine_save_poll(s->engine, &busy), 0);
+}
+
+int saving_end(struct saving *s)
+{
+    return settle(s, engine_save_wait(s->engine), 0);
+}
+
+int saving_save(struct saving *s, int last)
+{
+    struct sherd_engine *e = s->engine;
+    char took[32];
+    double start = clock_seconds();
+    SHERD_TRY(saving_end(s));
+    s->step = e->step;
+    struct engine_save save = { .dir = s->config->run.dir,
+        .extra = s->extra,
+        .keep = &s->keep,
+        .has_loss = s->loss_step == e->step && isfinite(s->loss),
+        .loss = s->loss };
+    int st = engine_save_start(e, &save);
+    if (st == SHERD_OK && (last || !s->config->save.async))
+        return settle(s, engine_save_wait(e), last);
+    if (st == SHERD_OK && sherd_comm_rank(e->comm) == 0)
+        log_info("step %lld is being saved; training stood still for %s", (long long)e->step,
+            text_took(clock_seconds() - start, took));
+    return settle(s, st, last);
+}

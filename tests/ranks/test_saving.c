@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Runs that save: beside training the same bytes as standing still, a save that fails on one rank, a folder
+ * that is taken, and ranks whose copies have drifted apart.
+ */
+#include "tests/t.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <sherd/sherd.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "tests/folder.h"
+
+#define WORLD 2
+#define SETTINGS 8
+
+static char root[FOLDER_BYTES];
+static struct text said;
+
+/* One run of 9 steps that saves after 3, 6 and 9. */
+struct train {
+    const char *dir;
+    const char *settings[SETTINGS]; /* more of them */
+    int status[WORLD];
+    char error[WORLD][1024];
+};
+
+static const char config_text[] = "model: {family: gpt2, width: 24, layers: 2, heads: 3, context: 8}\n"
+                                  "shard: {stage: 1}\n"
+                                  "batch: {global: 4}\n"
+                                  "schedule: {kind: constant}\n"
+                                  "train: {steps: 9, eval_every: 3}\n"
+                                  "save: {every: 3, keep: 0}\n";
+
+static void train_rank(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    struct train *t = ctx;
+    struct sherd_config config;
+    char dir[256], data[256], val[256];
+    const char *set[SETTINGS + 3] = { dir, data, val };
+    int n = 3;
+    snprintf(dir, sizeof(dir), "run.dir=%s/%s", root, t->dir);
+    snprintf(data, sizeof(data), "data.train=%s/text", root);
+    snprintf(val, sizeof(val), "data.val=%s/text", root);
+    for (int i = 0; i < SETTINGS && t->settings[i]; i++)
+        set[n++] = t->settings[i];
+    T_OK(sherd_config_parse(&config, config_text, strlen(config_text), "test", set, n, WORLD));
+    t->status[rank] =
+        sherd_train(&(struct sherd_train_desc){ .config = &config, .device = dev, .comm = comm });
+    snprintf(t->error[rank], sizeof(t->error[rank]), "%s", t->status[rank] ? sherd_error() : "");
+    sherd_config_free(&config);
+}
+
+static void train(struct train *t)
+{
+    text_finish(&said);
+    said = (struct text){ 0 };
+    t_ranks(WORLD, T_THREADS | T_ASYNC, train_rank, t);
+}
+
+static const char *at(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static const char *at(const char *format, ...)
+{
+    static char buf[4][512];
+    static int next;
+    va_list args;
+    next = (next + 1) % 4;
+    int n = snprintf(buf[next], sizeof(buf[next]), "%s/", root);
+    va_start(args, format);
+    vsnprintf(buf[next] + n, sizeof(buf[next]) - (size_t)n, format, args);
+    va_end(args);
+    return buf[next];
+}
+
+static int has_step(const char *dir, int step)
+{
+    return file_exists(at("%s/step-%08d/manifest.json", dir, step));
+}
+
+static void same_step(const char *a, const char *b, int step)
+{
+    char **names;
+    int n;
+    ASSERT_OK(file_list(&names, &n, at("%s/step-%08d", a, step)));
+    assert_int_equal(n, 2 * WORLD + 1);
+    for (int i = 0; i < n; i++) {
+        struct file_map x, y;
+        ASSERT_OK(file_map(&x, at("%s/step-%08d/%s", a, step, names[i])));
+        ASSERT_OK(file_map(&y, at("%s/step-%08d/%s", b, step, names[i])));
+        int is_manifest = !strcmp(names[i], "manifest.json"); /* names the folder among the settings */
+        if (!is_manifest && (x.bytes != y.bytes || memcmp(x.data, y.data, x.bytes)))
+            fail_msg("step %d: %s of %s and %s differ", step, names[i], a, b);
+        file_unmap(&x);
+        file_unmap(&y);
+    }
+    file_list_free(names, n);
+}
+
+/* At every stage what is written beside training is what was there when the save began. */
+static void beside_training_the_same_bytes(void **state)
+{
+    (void)state;
+    static const char *const stages[] = { "shard.stage=0", "shard.stage=1", "shard.stage=2",
+        "shard.stage=3" };
+    for (int s = 0; s < 4; s++) {
+        const char *type = s % 2 ? "dtype.param=bf16" : "dtype.param=f32";
+        struct train a = { .dir = "a", .settings = { stages[s], type } };
+        struct train b = { .dir = "b", .settings = { stages[s], type, "save.async=true" } };
+        struct train c = { .dir = "c", .settings = { stages[s], type, "save.async=true", "save.buffer=1" } };
+        train(&a);
+        train(&b);
+        ASSERT_CONTAINS(said.data, "step 3 is being saved");
+        ASSERT_CONTAINS(said.data, "checkpoints are written by ");
+        train(&c);
+        for (int r = 0; r < WORLD; r++)
+            assert_true(a.status[r] == SHERD_OK && b.status[r] == SHERD_OK && c.status[r] == SHERD_OK);
+        for (int step = 3; step <= 9; step += 3) {
+            same_step("a", "b", step);
+            same_step("a", "c", step);
+        }
+        ASSERT_OK(file_remove_tree(at("a")));
+        ASSERT_OK(file_remove_tree(at("b")));
+        ASSERT_OK(file_remove_tree(at("c")));
+    }
+}
+
+/* Rank 1's files of step 6 find no space. */
+static int full_at_six(const char *call, const char *path, size_t *bytes)
+{
+    (void)bytes;
+    return strstr(path, "tmp-step-00000006") && strstr(path, "states-00001") && !strcmp(call, "write")
+               ? ENOSPC
+               : 0;
+}
+
+static void a_save_that_fails(void **state)
+{
+    (void)state;
+    static const char *const ways[] = { "save.async=false", "save.async=true" };
+    for (int i = 0; i < 2; i++) {
+        struct train on = { .dir = "on", .settings = { ways[i], "save.on_failure=continue" } };
+        struct train stop = { .dir = "stop", .settings = { ways[i] } };
+        file_hook(full_at_six);
+        train(&on);
+        ASSERT_CONTAINS(said.data, "the checkpoint of step 6 was not written");
+        ASSERT_CONTAINS(said.data, "No space left");
+        ASSERT_CONTAINS(said.data, "training goes on");
+        train(&stop);
+        file_hook(NULL);
+        assert_true(on.status[0] == SHERD_OK && on.status[1] == SHERD_OK);
+        assert_true(has_step("on", 3) && !has_step("on", 6) && has_step("on", 9));
+        assert_true(stop.status[0] == SHERD_EPEER && stop.status[1] == SHERD_EIO);
+        ASSERT_CONTAINS(stop.error[1], "the checkpoint of step 6 was not written: cannot write");
+        ASSERT_CONTAINS(stop.error[0], "rank 1: ");
+        assert_true(has_step("stop", 3) && !has_step("stop", 6) && !has_step("stop", 9));
+        struct train more = { .dir = "stop", .settings = { ways[i], "run.resume=required" } };
+        train(&more);
+        ASSERT_CONTAINS(said.data, "step 3, 12 samples");
+        assert_true(more.status[0] == SHERD_OK && has_step("stop", 6));
+        same_step("on", "stop", 9);
+        ASSERT_OK(file_remove_tree(at("on")));
+        ASSERT_OK(file_remove_tree(at("stop")));
+    }
+}
+
+/* Which stay: the newest, every sixth step, and the best by validation loss. */
+static void a_run_keeps_what_it_was_told(void **state)
+{
+    (void)state;
+    struct train t = { .dir = "kept", .settings = { "train.steps=15", "save.keep=1", "save.keep_every=6" } };
+    struct train best = { .dir = "best",
+        .settings = {
+            "train.steps=15", "save.keep=1", "save.keep_best=1", "optim.lr=0", "save.async=true" } };
+    train(&t);
+    ASSERT_CONTAINS(said.data, "up to 4 at once: ");
+    assert_true(has_step("kept", 6) && has_step("kept", 12) && has_step("kept", 15));
+    assert_true(!has_step("kept", 3) && !has_step("kept", 9));
+    train(&best); /* of equal losses the newer one is the best */
+    assert_true(best.status[0] == SHERD_OK && has_step("best", 15) && !has_step("best", 12));
+    ASSERT_OK(file_remove_tree(at("kept")));
+    ASSERT_OK(file_remove_tree(at("best")));
+}
+
+static void a_taken_folder_is_refused(void **state)
+{
+    (void)state;
+    int fd;
+    char pid[32];
+    struct train t = { .dir = "taken" };
+    ASSERT_OK(file_mkdirs(at("taken")));
+    ASSERT_OK(file_lock(&fd, at("taken/.lock")));
+    train(&t);
+    snprintf(pid, sizeof(pid), "process %ld on ", (long)getpid());
+    assert_int_equal(t.status[0], SHERD_EEXISTS);
+    assert_int_equal(t.status[1], SHERD_EPEER);
+    ASSERT_CONTAINS(t.error[0], "another run writes into");
+    ASSERT_CONTAINS(t.error[0], pid);
+    ASSERT_OK(file_close(fd, "lock"));
+    train(&t);
+    assert_int_equal(t.status[0], SHERD_OK);
+    ASSERT_OK(file_remove_tree(at("taken")));
+}
+
+static void listen(void *ctx, enum sherd_log_level level, const char *line)
+{
+    (void)ctx;
+    (void)level;
+    static atomic_flag busy = ATOMIC_FLAG_INIT;
+    while (atomic_flag_test_and_set(&busy))
+        continue;
+    text_add(&said, "%s\n", line);
+    atomic_flag_clear(&busy);
+}
+
+static int enter(void **state)
+{
+    char text[2000];
+    (void)state;
+    if (folder_make(root, "saving"))
+        return -1;
+    for (size_t i = 0; i < sizeof(text); i++)
+        text[i] = (char)('a' + t_bits(1, i) % 26);
+    sherd_log_set(listen, NULL, SHERD_LOG_INFO);
+    return file_write_atomic(at("text"), text, sizeof(text));
+}
+
+static int leave(void **state)
+{
+    (void)state;
+    sherd_log_set(NULL, NULL, SHERD_LOG_INFO);
+    text_finish(&said);
+    return file_remove_tree(root);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(beside_training_the_same_bytes),
+        cmocka_unit_test(a_save_that_fails),
+        cmocka_unit_test(a_run_keeps_what_it_was_told),
+        cmocka_unit_test(a_taken_folder_is_refused),
+    };
+    return cmocka_run_group_tests(tests, enter, leave);
+}
