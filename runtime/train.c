@@ -137,9 +137,11 @@ static void say_start(struct run *r)
     log_info("model %s: %s parameters, %s of them trained, in %d units", c->model.family,
         text_commas(p->layout.params, a),
         p->layout.trained == p->layout.params ? "all" : text_commas(p->layout.trained, b), p->spec->n_units);
-    log_info("%s (stage %d) over %d rank%s on %s; weights %s, masters f32, gradients on the wire %s",
+    log_info(
+        "%s (stage %d) over %d rank%s on %s; weights %s, masters %s, optimizer state %s, gradients on the wire %s",
         p->stage->name, p->stage->number, r->world, r->world == 1 ? "" : "s",
         sherd_device_name(r->desc->device), sherd_dtype_name(c->dtype.param),
+        c->dtype.master == SHERD_MASTER_SPLIT ? "split" : "f32", sherd_dtype_name(c->dtype.state),
         sherd_dtype_name(c->dtype.reduce));
     if (r->world == 1 && p->stage->number > 0)
         log_info(

@@ -60,6 +60,8 @@ static const struct sample samples[] = {
     SAMPLE(shard, poison, "true", "true"),
     SAMPLE(dtype, param, "bf16", "bf16"),
     SAMPLE(dtype, reduce, "bf16", "bf16", "dtype.param=bf16"),
+    SAMPLE(dtype, master, "split", "split", "dtype.param=bf16"),
+    SAMPLE(dtype, state, "bf16", "bf16"),
     SAMPLE(batch, global, "5e2", "500"),
     SAMPLE(batch, micro, "4", "4"),
     SAMPLE(batch, accum, "2", "2"),
