@@ -114,6 +114,8 @@ static const struct key keys[] = {
       .help = "where the ranks compute" },
     { INT("run.threads", run.threads, 0, 4096, "auto"), .flags = KEY_ZERO,
       .help = "CPU threads of a rank; auto = share the cores among the ranks of the host" },
+    { BOOL("run.tune", run.tune, "true"),
+      .help = "GPU: time the ways to do each matrix product once, keep the choice in ~/.cache/sherd" },
     { INT("run.seed", run.seed, 0, KEY_MANY, "1"),
       .help = "draws the initial weights and the order of the data" },
     { BOOL("run.deterministic", run.deterministic, "false"),

@@ -39,6 +39,7 @@ struct sherd_config {
     struct {
         const char *dir;    /* everything the run writes */
         const char *device; /* "cpu", "cuda" */
+        int tune;           /* GPU: see sherd_device_desc; not when deterministic */
         int64_t threads;    /* CPU threads of a rank; 0 = share the cores among the ranks of the host */
         int64_t seed;
         int deterministic; /* the same bits at every run, on GPUs too */
