@@ -56,3 +56,19 @@ uint64_t sum_hash64(const void *data, size_t bytes, uint64_t seed)
 {
     return XXH3_64bits_withSeed(data, bytes, seed);
 }
+
+/* Four bits at a time, reflected polynomial 0x82f63b78. */
+uint32_t sum_crc32c(const void *data, size_t bytes)
+{
+    static const uint32_t table[16] = { 0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc,
+        0x5125dad3, 0x61c69362, 0x7198540d, 0x82f63b78, 0x92a8fc17, 0xa24bb5a6, 0xb21572c9, 0xc38d26c4,
+        0xd3d3e1ab, 0xe330a81a, 0xf36e6f75 };
+    const uint8_t *p = data;
+    uint32_t crc = 0xffffffff;
+    for (size_t i = 0; i < bytes; i++) {
+        crc ^= p[i];
+        crc = crc >> 4 ^ table[crc & 15];
+        crc = crc >> 4 ^ table[crc & 15];
+    }
+    return ~crc;
+}

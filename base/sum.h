@@ -17,6 +17,9 @@ void sum_add(struct sum *sum, const void *data, size_t bytes);
 /* Canonical (big-endian) hex of the sum so far. */
 void sum_text(const struct sum *sum, char out[SUM_TEXT_BYTES]);
 
+/* CRC-32C (Castagnoli), as in TFRecord files. */
+uint32_t sum_crc32c(const void *data, size_t bytes);
+
 uint64_t sum_hash64(const void *data, size_t bytes, uint64_t seed);
 
 #endif

@@ -76,7 +76,8 @@ def run_sherd(program, folder, threads, turn):
         command += ["--set", "%s=%s" % (key, value)]
     subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     with open(os.path.join(run, "metrics.jsonl")) as lines:
-        times = [1e3 * json.loads(line)["step_seconds"] for line in lines]
+        records = [json.loads(line) for line in lines]
+    times = [1e3 * r["step_seconds"] for r in records if "step_seconds" in r]
     return statistics.median(times[1:])
 
 

@@ -24,10 +24,7 @@ static int add_piece(struct piece_list *list, const struct ckpt_job *job, const 
     piece->tensor = t;
     piece->first = span->first;
     piece->elems = span->elems;
-    size_t at = (size_t)(span->offset - view->first);
-    piece->data = (const char *)view->data + at * (view->halves ? sizeof(uint16_t) : size);
-    piece->halves = view->halves;
-    piece->low = view->low ? view->low + at : NULL;
+    piece->data = (const char *)view->data + (size_t)(span->offset - view->first) * size;
     piece->bytes = (size_t)span->elems * size;
     item->type = view->type;
     item->name =

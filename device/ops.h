@@ -74,6 +74,7 @@ struct device_probe {
 struct sherd_device {
     const struct dev_ops *ops;
     char name[32];
+    char model[64];               /* of the hardware, "NVIDIA H200"; "" when that says nothing */
     void *impl;                   /* the kind's own */
     struct device_probe *probe;   /* NULL: nobody looks, which costs nothing; borrowed */
     struct device_blocks *blocks; /* sizes of the allocations held, for the counters; device.c's own */

@@ -26,7 +26,6 @@
     XX(status_adopt)                                                                                         \
     XX(log_line)                                                                                             \
     XX(mem_zalloc)                                                                                           \
-    XX(mem_grow)                                                                                             \
     XX(mem_realloc)                                                                                          \
     XX(mem_free)                                                                                             \
     XX(sherd_device_alloc)                                                                                   \

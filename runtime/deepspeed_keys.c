@@ -271,7 +271,7 @@ static const struct foreign_key keys[] = {
     { "flops_profiler.*", FOREIGN_ANY, FOREIGN_NOTE, NULL,
       "`sherd plan` counts operations; metrics.jsonl has the rates of every step" },
     { "comms_logger.*", FOREIGN_ANY, FOREIGN_NOTE, NULL, "metrics.jsonl has the bytes of every step" },
-    { "tensorboard.enabled", FOREIGN_BOOL, FOREIGN_NOTE, NULL, "metrics.jsonl is written" },
+    { "tensorboard.enabled", FOREIGN_BOOL, FOREIGN_SET, "log.tensorboard", NULL },
     { "tensorboard.output_path", FOREIGN_TEXT, FOREIGN_NOTE, NULL, "everything is written into run.dir" },
     { "tensorboard.job_name", FOREIGN_TEXT, FOREIGN_NOTE, NULL, "everything is written into run.dir" },
     { "csv_monitor.*", FOREIGN_ANY, FOREIGN_NOTE, NULL, "metrics.jsonl is written instead" },

@@ -252,6 +252,15 @@ int engine_settle(struct sherd_engine *e)
     return st;
 }
 
+void engine_sent(const struct sherd_engine *e, uint64_t out[SHERD_COLLECTIVES])
+{
+    struct sherd_comm_counters gather, reduce;
+    sherd_comm_read(e->comm, &gather);
+    sherd_comm_read(e->reduce_comm, &reduce);
+    for (int i = 0; i < SHERD_COLLECTIVES; i++)
+        out[i] = gather.bytes[i] + reduce.bytes[i];
+}
+
 int64_t sherd_engine_steps(const struct sherd_engine *e)
 {
     return e->step;

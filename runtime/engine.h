@@ -80,6 +80,9 @@ int engine_save_prepare(struct sherd_engine *engine, uint64_t buffer, uint64_t *
 /* Fills everything whole from the rank's own slices: masters to parameters, then gathers. Collective. */
 int engine_spread(struct sherd_engine *engine);
 
+/* Bytes this rank has sent so far, by collective. */
+void engine_sent(const struct sherd_engine *engine, uint64_t out[SHERD_COLLECTIVES]);
+
 /* Draws the initial weights: a pure function of the seed and the tensors' names. Collective. */
 int engine_init_weights(struct sherd_engine *engine);
 

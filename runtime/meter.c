@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -17,13 +18,16 @@
 #include "base/mem.h"
 #include "base/status.h"
 
-int meter_init(struct meter *m, int64_t steps, const char *dir, int jsonl)
+int meter_init(struct meter *m, const struct meter_desc *desc)
 {
-    *m = (struct meter){ .steps = steps, .jsonl = -1, .started = clock_seconds() };
-    m->mark_seconds = m->started;
-    if (!jsonl)
+    *m = (struct meter)METER_NONE;
+    m->desc = *desc;
+    m->started = m->mark_seconds = clock_seconds();
+    if (desc->tensorboard)
+        SHERD_TRY(tfevents_open(&m->events, desc->dir));
+    if (!desc->jsonl)
         return SHERD_OK;
-    m->jsonl_path = mem_printf("%s/metrics.jsonl", dir);
+    m->jsonl_path = mem_printf("%s/metrics.jsonl", desc->dir);
     if (!m->jsonl_path)
         return SHERD_ENOMEM;
     m->jsonl = open(m->jsonl_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
@@ -38,6 +42,7 @@ int meter_resume(struct meter *m, int64_t step)
     char *text = NULL;
     size_t bytes;
     struct text kept = { 0 };
+    SHERD_TRY(tfevents_resume(&m->events, step + 1));
     if (m->jsonl < 0)
         return SHERD_OK;
     SHERD_TRY(file_read_text(&text, &bytes, m->jsonl_path, SIZE_MAX / 4));
@@ -69,7 +74,8 @@ void meter_finish(struct meter *m)
     if (m->jsonl >= 0)
         close(m->jsonl);
     mem_free(m->jsonl_path);
-    *m = (struct meter){ .jsonl = -1 };
+    tfevents_close(&m->events);
+    *m = (struct meter)METER_NONE;
 }
 
 /* One write of one whole line, so that lines of a killed run are never torn apart by a later one. */
@@ -106,32 +112,96 @@ static json_t *real(double x)
     return isfinite(x) ? json_real(x) : json_null();
 }
 
-int meter_step(struct meter *m, const struct sherd_step_stats *s, struct text *line)
+double meter_mfu(const struct meter_desc *desc, double rate)
 {
-    char tokens[32], left[32];
+    return desc->peak > 0 ? rate * desc->flops / (desc->peak * desc->world) : 0;
+}
+
+int meter_start(struct meter *m, int64_t step, int stage, int64_t params, const struct sherd_memory *memory)
+{
+    uint64_t total = 0;
+    json_t *r =
+        json_pack("{s:I, s:s, s:i, s:i, s:I, s:f}", "step", (json_int_t)step, "event", "start", "world",
+            m->desc.world, "stage", stage, "params", (json_int_t)params, "flops_per_token", m->desc.flops);
+    if (m->desc.peak > 0)
+        json_object_set_new(r, "peak_tflops", json_real(m->desc.peak * 1e-12));
+#define XX(name, text)                                                                                       \
+    json_object_set_new(r, "memory_" #name, json_integer((json_int_t)memory->name));                         \
+    total += memory->name;
+    SHERD_REGIONS(XX)
+#undef XX
+    json_object_set_new(r, "memory_total", json_integer((json_int_t)total));
+    return append(m, r);
+}
+
+static void add_sent(json_t *record, const uint64_t sent[SHERD_COLLECTIVES])
+{
+    static const char *const names[SHERD_COLLECTIVES] = { "sent_all_gather", "sent_reduce_scatter",
+        "sent_all_reduce", "sent_broadcast" };
+    uint64_t total = 0;
+    for (int i = 0; i < SHERD_COLLECTIVES; i++) {
+        json_object_set_new(record, names[i], json_integer((json_int_t)sent[i]));
+        total += sent[i];
+    }
+    json_object_set_new(record, "sent_total", json_integer((json_int_t)total));
+}
+
+static int record_step(
+    struct meter *m, const struct sherd_step_stats *s, const uint64_t sent[SHERD_COLLECTIVES])
+{
+    double rate = s->seconds > 0 ? (double)s->tokens / s->seconds : 0, mfu = meter_mfu(&m->desc, rate);
+    double tflops = rate * m->desc.flops / m->desc.world * 1e-12;
+    const struct tfevents_scalar scalars[] = { { "train/loss", s->loss }, { "train/grad_norm", s->grad_norm },
+        { "train/lr", s->lr }, { "throughput/tokens_per_second", rate },
+        { "throughput/step_seconds", s->seconds }, { "throughput/tflops_per_device", tflops },
+        { "throughput/mfu", mfu } };
+    SHERD_TRY(tfevents_write(&m->events, s->step, scalars, (int)ARRAY_LEN(scalars) - !(mfu > 0)));
+    json_t *r = json_pack("{s:I, s:o, s:o, s:f, s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "step",
+        (json_int_t)s->step, "loss", real(s->loss), "grad_norm", real(s->grad_norm), "lr", s->lr, "tokens",
+        (json_int_t)s->tokens, "tokens_seen", (json_int_t)s->tokens_seen, "skipped_steps",
+        (json_int_t)s->skipped_steps, "step_seconds", s->seconds, "run_seconds", clock_seconds() - m->started,
+        "tokens_per_second", rate, "tflops_per_device", tflops);
+    if (mfu > 0)
+        json_object_set_new(r, "mfu", json_real(mfu));
+    add_sent(r, sent);
+    return append(m, r);
+}
+
+int meter_step(struct meter *m, const struct sherd_step_stats *s, const uint64_t sent[SHERD_COLLECTIVES],
+    struct text *line)
+{
+    char tokens[32], left[32], share[32] = "";
     m->mark_tokens += s->tokens;
     m->mark_steps++;
     double seconds = clock_seconds() - m->mark_seconds;
     double rate = seconds > 0 ? (double)m->mark_tokens / seconds : 0;
     double per_step = seconds / (double)m->mark_steps;
-    int digits = m->steps >= 1000 ? 6 : 4;
+    int digits = m->desc.steps >= 1000 ? 6 : 4;
+    if (m->desc.peak > 0)
+        snprintf(share, sizeof(share), " | %.1f%% MFU", 100 * meter_mfu(&m->desc, rate));
     if (s->skipped)
         text_add(line, "step %*lld/%lld | skipped, its gradient is not finite (%lld in all)", digits,
-            (long long)s->step, (long long)m->steps, (long long)s->skipped_steps);
+            (long long)s->step, (long long)m->desc.steps, (long long)s->skipped_steps);
     else
-        text_add(line, "step %*lld/%lld | loss %.4f | grad norm %.3f | lr %.2e | %s tok/s | %s left", digits,
-            (long long)s->step, (long long)m->steps, s->loss, s->grad_norm, s->lr,
-            text_commas((int64_t)rate, tokens),
-            text_human_seconds(per_step * (double)(m->steps - s->step), left));
-    return append(
-        m, json_pack("{s:I, s:o, s:o, s:f, s:I, s:I, s:I, s:f, s:f}", "step", (json_int_t)s->step, "loss",
-               real(s->loss), "grad_norm", real(s->grad_norm), "lr", s->lr, "tokens", (json_int_t)s->tokens,
-               "tokens_seen", (json_int_t)s->tokens_seen, "skipped_steps", (json_int_t)s->skipped_steps,
-               "step_seconds", s->seconds, "run_seconds", clock_seconds() - m->started));
+        text_add(line, "step %*lld/%lld | loss %.4f | grad norm %.3f | lr %.2e | %s tok/s%s | %s left",
+            digits, (long long)s->step, (long long)m->desc.steps, s->loss, s->grad_norm, s->lr,
+            text_commas((int64_t)rate, tokens), share,
+            text_human_seconds(per_step * (double)(m->desc.steps - s->step), left));
+    return record_step(m, s, sent);
+}
+
+int meter_exposed(struct meter *m, int64_t step, double busy, double exposed, double idle)
+{
+    double all = busy + exposed + idle;
+    const struct tfevents_scalar scalars[] = { { "throughput/exposed_share", all > 0 ? exposed / all : 0 } };
+    SHERD_TRY(tfevents_write(&m->events, step, scalars, 1));
+    return append(m, json_pack("{s:I, s:f, s:f, s:f}", "step", (json_int_t)step, "busy_seconds", busy,
+                         "exposed_seconds", exposed, "idle_seconds", idle));
 }
 
 int meter_eval(struct meter *m, int64_t step, double loss, int64_t tokens)
 {
+    SHERD_TRY(tfevents_write(&m->events, step, &(struct tfevents_scalar){ "eval/loss", loss }, 1));
     return append(m, json_pack("{s:I, s:f, s:I}", "step", (json_int_t)step, "eval_loss", loss, "eval_tokens",
                          (json_int_t)tokens));
 }

@@ -10,26 +10,53 @@
 #include <sherd/engine.h>
 
 #include "base/text.h"
+#include "runtime/tfevents.h"
+
+struct meter_desc {
+    const char *dir;        /* gets metrics.jsonl and tensorboard/ */
+    int jsonl, tensorboard; /* which of them are wanted */
+    int64_t steps;          /* of the whole run */
+    int world;
+    double flops; /* per token, forward and backward: see docs/program.md */
+    double peak;  /* FLOP/s of one device at best; 0 = unknown, then there is no MFU */
+};
 
 struct meter {
-    int64_t steps;       /* of the whole run */
+    struct meter_desc desc;
     int64_t mark_tokens; /* tokens and seconds since the last line */
     int64_t mark_steps;
     double mark_seconds, started;
     int jsonl; /* file descriptor, -1 = none */
     char *jsonl_path;
+    struct tfevents events;
 };
+#define METER_NONE                                                                                           \
+    {                                                                                                        \
+        .jsonl = -1, .events = {.fd = -1 }                                                                   \
+    }
 
-/* `dir` gets metrics.jsonl if wanted; lines are appended. */
-int meter_init(struct meter *meter, int64_t steps, const char *dir, int jsonl);
+/* Lines of metrics.jsonl are appended; TensorBoard gets a new file. */
+int meter_init(struct meter *meter, const struct meter_desc *desc);
 /* After resuming at `step`: drops the records of later steps, which will be taken again. */
 int meter_resume(struct meter *meter, int64_t step);
 void meter_finish(struct meter *meter);
 
-/* One line for the step, and its record in metrics.jsonl. */
-int meter_step(struct meter *meter, const struct sherd_step_stats *stats, struct text *line);
+/* The record of a start at `step` steps taken: what is trained, on what, and the memory of one rank. */
+int meter_start(
+    struct meter *meter, int64_t step, int stage, int64_t params, const struct sherd_memory *memory);
+/* One line for the step, and its record. `sent`: bytes this rank sent in it, by collective. */
+int meter_step(struct meter *meter, const struct sherd_step_stats *stats,
+    const uint64_t sent[SHERD_COLLECTIVES], struct text *line);
+/* Of a step that was timed: seconds that the compute queue worked, waited for communication, had nothing. */
+int meter_exposed(struct meter *meter, int64_t step, double busy, double exposed, double idle);
 /* Starts a new interval for tokens/s and time left (after a line was shown; after saving or evaluating). */
 void meter_mark(struct meter *meter);
 int meter_eval(struct meter *meter, int64_t step, double loss, int64_t tokens);
+
+/* TFLOP/s of a device by the model of its hardware; 0 = unknown. */
+double meter_peak(const char *model, enum sherd_dtype type);
+/* The share of the devices' best that `rate` tokens per second over all ranks are, from 0 to 1; 0 = unknown.
+ */
+double meter_mfu(const struct meter_desc *desc, double rate);
 
 #endif

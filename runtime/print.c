@@ -136,7 +136,8 @@ static json_t *json_value(const struct key *key, const struct sherd_config *conf
     struct text t = { 0 };
     char *s;
     json_t *value = NULL;
-    if (key->type == KEY_REAL || key->type == KEY_SECONDS)
+    if ((key->type == KEY_REAL || key->type == KEY_SECONDS) &&
+        (!(key->flags & KEY_ZERO) || *(const double *)field > 0))
         return json_real(*(const double *)field);
     if (key->type == KEY_BOOL)
         return json_boolean(*(const int *)field);

@@ -3,6 +3,7 @@
  *
  * The training loop: batch, step, report, evaluate, save, stop. All ranks run it side by side; rank 0 speaks.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -11,6 +12,8 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "data/data.h"
+#include "device/ops.h"
+#include "model/model.h"
 #include "runtime/config.h"
 #include "runtime/engine.h"
 #include "runtime/meter.h"
@@ -127,7 +130,8 @@ static void say_start(struct run *r)
     struct sherd_config *c = &r->config;
     struct sherd_memory m;
     uint64_t total = 0;
-    char a[32], b[32];
+    char a[32], b[32], device[128];
+    const struct sherd_device *dev = r->desc->device;
     const struct plan *p = &r->engine->plan;
     say_remarks(c);
     sherd_engine_memory(r->engine, &m);
@@ -137,12 +141,11 @@ static void say_start(struct run *r)
     log_info("model %s: %s parameters, %s of them trained, in %d units", c->model.family,
         text_commas(p->layout.params, a),
         p->layout.trained == p->layout.params ? "all" : text_commas(p->layout.trained, b), p->spec->n_units);
-    log_info(
-        "%s (stage %d) over %d rank%s on %s; weights %s, masters %s, optimizer state %s, gradients on the wire %s",
-        p->stage->name, p->stage->number, r->world, r->world == 1 ? "" : "s",
-        sherd_device_name(r->desc->device), sherd_dtype_name(c->dtype.param),
-        c->dtype.master == SHERD_MASTER_SPLIT ? "split" : "f32", sherd_dtype_name(c->dtype.state),
-        sherd_dtype_name(c->dtype.reduce));
+    snprintf(device, sizeof(device), "%s%s%s%s", dev->name, dev->model[0] ? " (" : "", dev->model,
+        dev->model[0] ? ")" : "");
+    log_info("%s (stage %d) over %d rank%s on %s; weights %s, masters f32, gradients on the wire %s",
+        p->stage->name, p->stage->number, r->world, r->world == 1 ? "" : "s", device,
+        sherd_dtype_name(c->dtype.param), sherd_dtype_name(c->dtype.reduce));
     if (r->world == 1 && p->stage->number > 0)
         log_info(
             "one rank alone: stage %d has nobody to shard over, and trains all the same", p->stage->number);
@@ -234,12 +237,36 @@ static void say_slow(struct run *r)
     text_finish(&line);
 }
 
-static int report(struct run *r, const struct sherd_step_stats *stats)
+static int open_meter(struct run *r)
+{
+    const struct sherd_config *c = &r->config;
+    double peak =
+        c->log.peak_tflops > 0 ? c->log.peak_tflops : meter_peak(r->desc->device->model, c->dtype.param);
+    return meter_init(&r->meter, &(struct meter_desc){ .dir = c->run.dir,
+                                     .jsonl = c->log.jsonl,
+                                     .tensorboard = c->log.tensorboard,
+                                     .steps = c->train.steps,
+                                     .world = r->world,
+                                     .flops = model_flops(r->model, c->batch.seq),
+                                     .peak = peak * 1e12 });
+}
+
+static int start_meter(struct run *r)
+{
+    struct sherd_memory memory;
+    sherd_engine_memory(r->engine, &memory);
+    if (r->engine->step > 0)
+        SHERD_TRY(meter_resume(&r->meter, r->engine->step));
+    return meter_start(
+        &r->meter, r->engine->step, r->engine->plan.stage->number, r->engine->plan.layout.params, &memory);
+}
+
+static int report(struct run *r, const struct sherd_step_stats *stats, const uint64_t sent[SHERD_COLLECTIVES])
 {
     struct text line = { 0 };
     if (r->rank != 0)
         return SHERD_OK;
-    int st = meter_step(&r->meter, stats, &line);
+    int st = meter_step(&r->meter, stats, sent, &line);
     if (r->desc->progress && line.data)
         r->desc->progress(r->desc->ctx, line.data);
     if (stats->step % r->config.log.every == 0 || stats->step == 1 || stats->step == r->config.train.steps) {
@@ -254,7 +281,11 @@ static int report(struct run *r, const struct sherd_step_stats *stats)
 /* Tells what was timed; the rest of the run is not. */
 static int end_profile(struct run *r)
 {
-    int st = profile_write(r->engine->profile);
+    struct profile *p = r->engine->profile;
+    int st = profile_write(p);
+    for (int i = 0; i < p->n_steps && r->rank == 0 && st == SHERD_OK; i++)
+        st = meter_exposed(&r->meter, p->steps[i].step, 1e-3 * p->steps[i].busy, 1e-3 * p->steps[i].exposed,
+            1e-3 * p->steps[i].idle);
     profile_destroy(r->engine->profile);
     r->engine->profile = NULL;
     meter_mark(&r->meter);
@@ -276,6 +307,7 @@ static void tell_libraries(const struct run *r)
 static int one_step(struct run *r)
 {
     struct sherd_step_stats stats;
+    uint64_t before[SHERD_COLLECTIVES], sent[SHERD_COLLECTIVES];
     int64_t accum = feed_accum(&r->feed), cursor = r->engine->samples_seen;
     int st = watch_part(r->engine, WATCH_DATA, "data");
     for (int64_t m = 0; m < accum && st == SHERD_OK; m++)
@@ -284,8 +316,12 @@ static int one_step(struct run *r)
     if (st != SHERD_OK)
         return step_give_up(r->engine, st);
     r->engine->flag = r->desc->stop && r->desc->stop(r->desc->ctx);
+    engine_sent(r->engine, before);
     SHERD_TRY(sherd_engine_step(r->engine, r->micro, (int)accum, &stats));
-    SHERD_TRY(report(r, &stats));
+    engine_sent(r->engine, sent);
+    for (int i = 0; i < SHERD_COLLECTIVES; i++)
+        sent[i] -= before[i];
+    SHERD_TRY(report(r, &stats, sent));
     return profile_full(r->engine->profile) ? end_profile(r) : SHERD_OK;
 }
 
@@ -350,7 +386,7 @@ int sherd_train(const struct sherd_train_desc *desc)
         .rank = desc->comm ? sherd_comm_rank(desc->comm) : 0,
         .world = desc->comm ? sherd_comm_size(desc->comm) : 1,
         .saving = { .lock = -1 },
-        .meter = { .jsonl = -1 } };
+        .meter = METER_NONE };
     int st = watch_start(desc->comm, "init: settings and data");
     if (st == SHERD_OK)
         st = prepare(&r);
@@ -363,12 +399,12 @@ int sherd_train(const struct sherd_train_desc *desc)
                        .config = &r.config, .model = r.model, .device = desc->device, .comm = desc->comm }));
     st = make_extra(&r);
     if (st == SHERD_OK && r.rank == 0)
-        st = meter_init(&r.meter, r.config.train.steps, r.config.run.dir, r.config.log.jsonl);
+        st = open_meter(&r);
     SHERD_TRY_OUT(comm_agree(r.engine->comm, st));
     if (r.rank == 0)
         say_start(&r);
     SHERD_TRY_OUT(resume(&r));
-    st = r.rank == 0 && r.engine->step > 0 ? meter_resume(&r.meter, r.engine->step) : SHERD_OK;
+    st = r.rank == 0 ? start_meter(&r) : SHERD_OK;
     SHERD_TRY_OUT(comm_agree(r.engine->comm, st));
     if (r.rank == 0 && r.engine->step >= r.config.train.steps)
         log_info("the checkpoint is at step %lld, train.steps is %lld: nothing to do",

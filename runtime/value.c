@@ -132,6 +132,10 @@ static int set_plain(const struct key *key, void *field, const char *s)
         return SHERD_OK;
     case KEY_REAL:
     case KEY_SECONDS:
+        if (automatic) {
+            *(double *)field = 0;
+            return SHERD_OK;
+        }
         SHERD_TRY(key->type == KEY_REAL ? text_double(s, &d) : text_seconds(s, &d));
         if (!in_range(key, d))
             return SHERD_EINVAL;
@@ -295,7 +299,10 @@ void key_print(const struct key *key, const struct sherd_config *config, struct 
         break;
     case KEY_REAL:
     case KEY_SECONDS:
-        print_real(*(const double *)field, out);
+        if (*(const double *)field <= 0 && key->flags & KEY_ZERO)
+            text_add(out, "auto");
+        else
+            print_real(*(const double *)field, out);
         break;
     case KEY_BOOL:
         text_add(out, "%s", *(const int *)field ? "true" : "false");

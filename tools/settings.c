@@ -53,24 +53,15 @@ static void add_paths(struct settings *s, const char *source, const char *key, c
     free(text);
 }
 
-static int ends_in_yaml(const char *path)
-{
-    const char *dot = strrchr(path, '.');
-    return dot && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
-}
-
 int settings_load(struct sherd_config *out, struct settings *s, const char *path, int ranks)
 {
     struct sherd_config_desc desc = { .path = path,
+        .model = s->model,
         .options = s->options,
         .overrides = s->set.items,
         .n_overrides = s->set.n,
         .world = ranks };
     int st = SHERD_OK;
-    if (s->model && ends_in_yaml(s->model))
-        desc.model = s->model;
-    else if (s->model)
-        settings_add(s, "--model", "model.from=%s", s->model);
     add_paths(s, "--data", "data.train", &s->data);
     add_paths(s, "--val", "data.val", &s->val);
     desc.n_options = s->n_options;

@@ -4,6 +4,7 @@
  * One NVIDIA GPU as a device: memory, streams, events, and the names of CUDA's errors. Every call enters its
  * device first, because the current device belongs to the thread and a process may hold several ranks.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -137,6 +138,7 @@ static int check_arch(const char *name, int index)
 
 static int cuda_open(struct sherd_device *dev, const struct sherd_device_desc *desc)
 {
+    (void)desc; /* threads and async are the CPU's */
     int st = SHERD_OK, index = 0;
     SHERD_TRY(find_gpu(dev->name, &index));
     struct cuda_device *cd = mem_zalloc(1, sizeof(*cd));
@@ -147,7 +149,10 @@ static int cuda_open(struct sherd_device *dev, const struct sherd_device_desc *d
     SHERD_TRY_OUT(check_arch(dev->name, index));
     SHERD_TRY_OUT(
         CUDA_CHECK(cudaDeviceGetAttribute(&cd->multiprocessors, cudaDevAttrMultiProcessorCount, index)));
-    SHERD_TRY_OUT(matmul_open(cd, desc->tune));
+    SHERD_TRY_OUT(matmul_open(cd));
+    struct cudaDeviceProp about;
+    SHERD_TRY_OUT(CUDA_CHECK(cudaGetDeviceProperties(&about, index)));
+    snprintf(dev->model, sizeof(dev->model), "%.63s", about.name);
     dev->impl = cd;
     return SHERD_OK;
 out:

@@ -30,16 +30,12 @@ enum sherd_resume { SHERD_RESUME_NEVER, SHERD_RESUME_AUTO, SHERD_RESUME_REQUIRED
 
 enum sherd_profile { SHERD_PROFILE_PROGRAM, SHERD_PROFILE_OPS };
 
-/* Where the float weights are when parameters are BF16: WHOLE beside them, or SPLIT: the other 16 bits. */
-enum sherd_master { SHERD_MASTER_WHOLE, SHERD_MASTER_SPLIT };
-
 #define SHERD_STAGES 4 /* rows of shard/stage.c: 0 to 3 */
 
 struct sherd_config {
     struct {
         const char *dir;    /* everything the run writes */
         const char *device; /* "cpu", "cuda" */
-        int tune;           /* GPU: see sherd_device_desc; not when deterministic */
         int64_t threads;    /* CPU threads of a rank; 0 = share the cores among the ranks of the host */
         int64_t seed;
         int deterministic; /* the same bits at every run, on GPUs too */
@@ -67,8 +63,6 @@ struct sherd_config {
     struct {
         enum sherd_dtype param;  /* weights and activations: F32 or BF16; masters are always F32 */
         enum sherd_dtype reduce; /* gradients on the wire: F32 or BF16 */
-        enum sherd_master master;
-        enum sherd_dtype state; /* the optimizer's: F32, or BF16 rounded at random */
     } dtype;
     struct {
         int64_t global, micro, accum; /* sequences; 0 = derived, as soon as the world is known */
@@ -113,8 +107,10 @@ struct sherd_config {
         enum sherd_on_failure on_failure;
     } save;
     struct {
-        int64_t every; /* steps between progress lines */
-        int jsonl;     /* also write metrics.jsonl into run.dir */
+        int64_t every;      /* steps between progress lines */
+        int jsonl;          /* also write metrics.jsonl into run.dir */
+        int tensorboard;    /* also write event files into run.dir/tensorboard */
+        double peak_tflops; /* of one device, for MFU; 0 = as known of the device */
     } log;
     struct {
         int on;           /* time some steps */

@@ -15,7 +15,7 @@ optim: {lr: 0.01}
 schedule: {kind: cosine, warmup: 3, min_lr: 0.25}
 train: {steps: 9}
 data: {train: [text], format: bytes}
-log: {every: 1}
+log: {every: 1, tensorboard: true, peak_tflops: 0.05}
 END
 
 for ranks in 1 2; do
@@ -30,8 +30,13 @@ for ranks in 1 2; do
 import json, math, re, sys
 name, ranks, accum, stage = sys.argv[1], *map(int, sys.argv[2:])
 log = open("log-" + name).read()
-rows = [json.loads(line) for line in open(name + "/metrics.jsonl")]
+start, *rows = [json.loads(line) for line in open(name + "/metrics.jsonl")]
 plan = json.load(open("out"))
+stage_plan = plan["stages"][stage]
+assert start["event"] == "start" and start["step"] == 0 and start["world"] == ranks, start
+assert start["flops_per_token"] == plan["flops_per_token"] and start["params"] == plan["params"], start
+for region, size in stage_plan["memory"].items():
+    assert start["memory_" + region] == size, (region, start, size)
 tokens = 2 * accum * ranks * 24
 assert [r["step"] for r in rows] == list(range(1, 10)), "steps"
 for r in rows:
@@ -40,8 +45,16 @@ for r in rows:
     assert r["tokens"] == tokens and r["tokens_seen"] == tokens * s, ("tokens", r)
     assert abs(r["lr"] - lr) < 1e-12, ("lr", r, lr)
     assert 0 < r["step_seconds"] <= r["run_seconds"], ("time", r)
+    rate = tokens / r["step_seconds"]
+    flops = rate * plan["flops_per_token"] / ranks
+    assert abs(r["tokens_per_second"] / rate - 1) < 1e-9 and abs(r["mfu"] / (flops / 0.05e12) - 1) < 1e-9, r
+    assert abs(r["tflops_per_device"] / (flops * 1e-12) - 1) < 1e-9, r
+    for kind, bytes in stage_plan["sent"].items():  # besides these, five doubles a rank are gathered
+        more = 8 * 5 * (ranks - 1) if kind in ("all-gather", "total") else 0
+        assert r["sent_" + kind.replace("-", "_")] == bytes + more, (kind, r, stage_plan["sent"])
 assert sum(r["step_seconds"] for r in rows) <= rows[-1]["run_seconds"], "the steps took longer than the run"
-lines = re.findall(r"step +(\d+)/9 \| loss ([0-9.]+) \| grad norm ([0-9.]+) \| lr (\S+) \| ([0-9,]+) tok/s", log)
+lines = re.findall(r"step +(\d+)/9 \| loss ([0-9.]+) \| grad norm ([0-9.]+) \| lr (\S+) \| ([0-9,]+) tok/s "
+                   r"\| [0-9.]+% MFU", log)
 assert len(lines) == 9, "%d progress lines" % len(lines)
 for line, r in zip(lines, rows):
     assert int(line[0]) == r["step"] and abs(float(line[1]) - r["loss"]) < 6e-5, (line, r)
@@ -55,4 +68,36 @@ PY
         done
     done
 done
+
+# TensorBoard's own reader gets what metrics.jsonl has, also over a resumed run whose end was lost; without the package
+# the records are taken apart here.
+run 0 train tiny.yaml --set run.dir=events --set save.every=4 --set train.steps=9 --set data.val=text --set train.eval_every=3
+rm -r events/step-00000009
+run 0 train tiny.yaml --set run.dir=events --set train.steps=11 --resume --set data.val=text --set train.eval_every=3
+python3 - <<'PY' >verdict 2>&1 || { complain "event files:"; show verdict; }
+import glob, json, struct
+files = sorted(glob.glob("events/tensorboard/events.out.tfevents.*"))
+assert len(files) == 2, files
+rows = [json.loads(line) for line in open("events/metrics.jsonl")]
+loss = {r["step"]: r["loss"] for r in rows if "loss" in r}
+val = {r["step"]: r["eval_loss"] for r in rows if "eval_loss" in r}
+assert sorted(loss) == list(range(1, 12)) and sorted(val) == [3, 6, 9, 11], (loss, val)
+for path in files:
+    data, at, n = open(path, "rb").read(), 0, 0
+    while at < len(data):
+        at += 16 + struct.unpack("<Q", data[at:at + 8])[0]
+        n += 1
+    assert at == len(data) and n > 3, (path, at, n)
+try:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+except ImportError:
+    print("the tensorboard package is not here")
+    raise SystemExit(0)
+acc = EventAccumulator("events/tensorboard")
+acc.Reload()
+for tag, want in ("train/loss", loss), ("eval/loss", val):
+    got = {e.step: e.value for e in acc.Scalars(tag)}
+    assert len(got) == len(acc.Scalars(tag)) == len(want), (tag, got, want)
+    assert all(abs(got[s] - want[s]) <= 1e-6 * abs(want[s]) for s in want), (tag, got, want)
+PY
 finish

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * DeepSpeed's JSON and Accelerate's YAML from anywhere, as files of their own and as blocks of a YAML: what is
- * refused has a text that names the file, what is taken prints and reads back as the same settings.
+ * DeepSpeed's JSON and Accelerate's YAML from anywhere, as files of their own and as blocks of a YAML: what
+ * is refused has a text that names the file, what is taken prints and reads back as the same settings.
  */
 #include "tests/fuzz/fuzz.h"
 
