@@ -2,10 +2,8 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * Importing: the weights of a model folder into the views of an engine. Each rank reads the headers and then
- * only the ranges that its views need. Names decide, never order; nothing may be missing, nothing left over.
+ * only the ranges that its views need.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <sherd/ops.h>
@@ -14,7 +12,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/text.h"
-#include "ckpt/hf.h"
+#include "ckpt/match.h"
 #include "ckpt/views.h"
 
 #define PIECE_ELEMS ((int64_t)(CKPT_STAGING_BYTES / sizeof(float)))
@@ -22,115 +20,27 @@
 struct import {
     const struct ckpt_job *job;
     struct hf_model *model;
-    const struct hf_tensor **source; /* by tensor of the layout */
-    const struct hf_tensor **second; /* the file's own copy of a tied tensor, or NULL */
-    struct shard_span *spans;        /* as many as tensors */
-    void *raw, *raw2;                /* CKPT_STAGING_BYTES each */
+    struct match match;
+    struct shard_span *spans; /* as many as tensors */
+    void *raw, *raw2;         /* CKPT_STAGING_BYTES each */
 };
-
-/* Tensors that files have and models do not need: masks and angles that follow from the sizes. */
-static int is_buffer(const char *name)
-{
-    return text_ends(name, ".attn.bias") || text_ends(name, ".attn.masked_bias") ||
-           text_ends(name, "rotary_emb.inv_freq");
-}
-
-static const char *shape_text(const int64_t *shape, int dims, char buf[96])
-{
-    size_t at = 0;
-    buf[0] = '\0';
-    for (int i = 0; i < dims && at < 96; i++)
-        at += (size_t)snprintf(buf + at, 96 - at, "%s%lld", i ? ", " : "", (long long)shape[i]);
-    return buf;
-}
-
-static int check_tensor(const struct import *m, const struct shard_tensor *t, const struct hf_tensor *s)
-{
-    const struct st_entry *e = s->entry;
-    char has[96], wants[96];
-    if (e->dims != t->dims || memcmp(e->shape, t->shape, (size_t)t->dims * sizeof(*t->shape)))
-        return SHERD_FAIL(SHERD_EFORMAT,
-            "%s: tensor '%s' has shape [%s], this model needs [%s]: does config.json belong to these files?",
-            m->model->path, s->name, shape_text(e->shape, e->dims, has),
-            shape_text(t->shape, t->dims, wants));
-    if (!st_convertible(e->type))
-        return SHERD_FAIL(SHERD_EUNSUPPORTED,
-            "%s: tensor '%s' is stored as %s; sherd reads F32, BF16 and F16", m->model->path, s->name,
-            e->type_name);
-    return SHERD_OK;
-}
-
-static int match_tensor(struct import *m, int i)
-{
-    const struct shard_tensor *t = &m->job->layout->tensors[i];
-    const struct hf_tensor *own = hf_find_any(m->model, t->name);
-    const struct hf_tensor *other = t->alias ? hf_find_any(m->model, t->alias) : NULL;
-    if (!own && !other)
-        return SHERD_FAIL(SHERD_EFORMAT, "%s: tensor '%s' is missing%s", m->model->path, t->name,
-            !strcmp(t->name, "lm_head.weight")
-                ? ": config.json says that it is not tied to the embedding (tie_word_embeddings)"
-                : "; do these files belong to this config.json?");
-    m->source[i] = own ? own : other;
-    m->second[i] = own && other ? other : NULL;
-    SHERD_TRY(check_tensor(m, t, m->source[i]));
-    return m->second[i] ? check_tensor(m, t, m->second[i]) : SHERD_OK;
-}
-
-static int order(const void *a, const void *b)
-{
-    const struct hf_tensor *x = *(const struct hf_tensor *const *)a, *y = *(const struct hf_tensor *const *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* Every tensor of the files has its place. */
-static int match_rest(const struct import *m)
-{
-    int n = 0, n_tensors = m->job->layout->n_tensors;
-    const struct hf_tensor **used = mem_zalloc(2 * (size_t)n_tensors + 1, sizeof(*used));
-    if (!used)
-        return SHERD_ENOMEM;
-    for (int i = 0; i < n_tensors; i++) {
-        used[n++] = m->source[i];
-        if (m->second[i])
-            used[n++] = m->second[i];
-    }
-    qsort(used, (size_t)n, sizeof(*used), order);
-    int st = SHERD_OK;
-    for (int i = 0, k = 0; i < m->model->n_tensors && st == SHERD_OK; i++) {
-        const struct hf_tensor *t = &m->model->tensors[i];
-        while (k < n && used[k] < t)
-            k++;
-        if ((k == n || used[k] != t) && !is_buffer(t->name))
-            st = SHERD_FAIL(SHERD_EFORMAT,
-                "%s: tensor '%s' of %s has no place in the model that config.json describes", m->model->path,
-                t->name, m->model->files[t->file].name);
-    }
-    mem_free(used);
-    return st;
-}
 
 static int match(struct import *m, const char *dir)
 {
-    int n = m->job->layout->n_tensors;
     SHERD_TRY(views_check(m->job, NULL, 0));
     SHERD_TRY(hf_open(&m->model, dir));
-    m->source = mem_zalloc((size_t)n, sizeof(*m->source));
-    m->second = mem_zalloc((size_t)n, sizeof(*m->second));
-    m->spans = mem_zalloc((size_t)n, sizeof(*m->spans));
+    SHERD_TRY(match_init(&m->match, m->model, m->job->layout));
+    m->spans = mem_zalloc((size_t)m->job->layout->n_tensors, sizeof(*m->spans));
     m->raw = mem_aligned(4096, CKPT_STAGING_BYTES);
     m->raw2 = mem_aligned(4096, CKPT_STAGING_BYTES);
-    if (!m->source || !m->second || !m->spans || !m->raw || !m->raw2)
-        return SHERD_ENOMEM;
-    for (int i = 0; i < n; i++)
-        SHERD_TRY(match_tensor(m, i));
-    return match_rest(m);
+    return m->spans && m->raw && m->raw2 ? SHERD_OK : SHERD_ENOMEM;
 }
 
 /* Elements [first, first + n) in the view's type to the host. */
 static int read_part(
     struct import *m, int tensor, int64_t first, int64_t n, enum sherd_dtype type, void *host)
 {
-    const struct hf_tensor *s = m->source[tensor], *second = m->second[tensor];
+    const struct hf_tensor *s = m->match.source[tensor], *second = m->match.second[tensor];
     int64_t overflow;
     SHERD_TRY(hf_read(m->model, s, first, n, m->raw));
     st_convert(host, type, m->raw, s->entry->type, n, &overflow);
@@ -143,10 +53,7 @@ static int read_part(
     SHERD_TRY(hf_read(m->model, second, first, n, m->raw2));
     if (second->entry->type != s->entry->type ||
         memcmp(m->raw, m->raw2, (size_t)n * sherd_dtype_bytes(s->entry->type)) != 0)
-        return SHERD_FAIL(SHERD_EFORMAT,
-            "%s: '%s' and '%s' are tied by config.json, but differ: set tie_word_embeddings to false there, "
-            "or remove one of them",
-            m->model->path, s->name, second->name);
+        return match_differ(&m->match, tensor);
     return SHERD_OK;
 }
 
@@ -198,8 +105,7 @@ int ckpt_import(struct ckpt_job *job, const char *dir)
                 text_human_seconds(clock_seconds() - start, took));
     }
     hf_close(m.model);
-    mem_free(m.source);
-    mem_free(m.second);
+    match_finish(&m.match);
     mem_free(m.spans);
     mem_free(m.raw);
     mem_free(m.raw2);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Opening, listing, reading and verifying a checkpoint: see sherd/ckpt.h and ckpt/open.h. Headers are read
- * when first needed; one file is open at a time.
+ * Opening, listing and reading a checkpoint, and the sums of its files: see sherd/ckpt.h and ckpt/open.h.
+ * Headers are read when first needed; one file is open at a time.
  */
 #include "ckpt/open.h"
 
@@ -411,11 +411,4 @@ int ckpt_verify_files(struct sherd_ckpt *ckpt, unsigned kinds, int first, int st
         SHERD_TRY(st);
     }
     return SHERD_OK;
-}
-
-int sherd_ckpt_verify(struct sherd_ckpt *ckpt)
-{
-    SHERD_TRY(ckpt_verify_files(ckpt, CKPT_ALL_KINDS, 0, 1));
-    SHERD_TRY(ckpt_check_headers(ckpt, CKPT_WEIGHTS));
-    return ckpt_check_headers(ckpt, CKPT_STATES);
 }

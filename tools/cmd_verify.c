@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * sherd verify: recompute the sums of one checkpoint, or of all that a run folder holds. Looking only at the
- * newest complete one would call a run sound whose newest checkpoint is cut off.
+ * sherd verify: read every byte of one checkpoint, of all that a run folder holds, or of a model folder.
+ * Looking only at the newest complete checkpoint would call a run sound whose newest one is cut off.
  */
 #include <ctype.h>
 #include <dirent.h>
@@ -26,8 +26,8 @@ static int verify_step(const char *path)
         code = out_fail(st);
     } else {
         sherd_ckpt_info_of(ckpt, &info);
-        printf("%s: step %lld, %d files, %d tensors: all sums match\n", path, (long long)info.step,
-            info.n_files, info.n_tensors);
+        printf("%s: step %lld, %d files, %d tensors: all sums match, all values finite\n", path,
+            (long long)info.step, info.n_files, info.n_tensors);
         fflush(stdout); /* in order with what goes to stderr */
     }
     sherd_ckpt_close(ckpt);
@@ -44,6 +44,45 @@ static int verify_found(const char *dir)
     return code;
 }
 
+/* The model that a config.json describes; *model stays NULL without one. */
+static int read_model(const char *dir, struct sherd_model **model)
+{
+    char path[4096];
+    struct sherd_model_config config;
+    json_t *root;
+    snprintf(path, sizeof(path), "%s/config.json", dir);
+    root = json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
+    char *text = root ? json_dumps(root, 0) : NULL;
+    int st = SHERD_OK;
+    if (text)
+        st = sherd_model_config_json(&config, text, strlen(text), path);
+    if (text && st == SHERD_OK)
+        st = sherd_model_build(model, &config);
+    json_decref(root);
+    free(text);
+    return st;
+}
+
+static int verify_model(const char *dir)
+{
+    struct sherd_model *model = NULL;
+    struct sherd_weights_info info = { 0 };
+    char elems[32];
+    int st = read_model(dir, &model);
+    if (st == SHERD_EUNSUPPORTED) {
+        fprintf(stderr, "sherd: %s\nsherd: so the tensors are not compared with a model\n", sherd_error());
+        st = SHERD_OK;
+    }
+    if (st == SHERD_OK)
+        st = sherd_weights_verify(dir, model ? sherd_model_spec_of(model) : NULL, &info);
+    if (st == SHERD_OK)
+        printf("%s: %s values in %d tensors, %d file%s: %s, all values finite\n", dir,
+            out_commas(info.elems, elems), info.n_tensors, info.n_files, info.n_files == 1 ? "" : "s",
+            model ? "all tensors that config.json asks for" : "sound headers");
+    sherd_model_destroy(model);
+    return st == SHERD_OK ? EXIT_OK : out_fail(st);
+}
+
 static int is_step(const struct dirent *entry)
 {
     return strncmp(entry->d_name, "step-", 5) == 0 && isdigit((unsigned char)entry->d_name[5]);
@@ -51,6 +90,8 @@ static int is_step(const struct dirent *entry)
 
 static int verify(const char *dir)
 {
+    if (sherd_weights_found(dir))
+        return verify_model(dir);
     struct dirent **steps = NULL;
     int n = scandir(dir, &steps, is_step, versionsort), code = EXIT_OK;
     int length = (int)strlen(dir);
@@ -75,8 +116,10 @@ static int verify(const char *dir)
 int cmd_verify(int argc, char **argv)
 {
     const struct command command = { "verify", "DIR", 1, 1,
-        "Recomputes the sum of every file of a checkpoint and compares it with the manifest.",
-        "DIR is a run folder (all of its checkpoints are taken) or one step folder.", NULL, 0 };
+        "Reads every byte of a checkpoint or model: sums, coverage, ties, values that are no numbers.",
+        "DIR is a run folder (all of its checkpoints are taken), one step folder, or a model folder, whose\n"
+        "tensors are compared with its config.json.",
+        NULL, 0 };
     const char *dir;
     int code = args_parse(&command, argc, argv, &dir);
     return code >= 0 ? code : verify(dir);

@@ -13,7 +13,8 @@
     XX(plan, "show memory, traffic and steps of a run before it starts")                                     \
     XX(config, "check a configuration, or list every key")                                                   \
     XX(inspect, "show what a checkpoint holds")                                                              \
-    XX(verify, "recompute the sums of a checkpoint")                                                         \
+    XX(verify, "check every byte of a checkpoint or model")                                                  \
+    XX(diff, "show what differs between two checkpoints or models")                                          \
     XX(merge, "turn a checkpoint into a safetensors model")                                                  \
     XX(sample, "let a byte model write text")                                                                \
     XX(bench, "measure and check the collectives")

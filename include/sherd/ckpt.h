@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Checkpoints as files: find, open, list, read a slice, merge. No device and no rank is needed.
- * The format is described to the byte in docs/format.md.
+ * Checkpoints and model folders as files: find, open, list, read a slice, verify, compare, merge. No device
+ * and no rank is needed. The format is described to the byte in docs/format.md.
  */
 #ifndef SHERD_CKPT_H
 #define SHERD_CKPT_H
@@ -60,8 +60,54 @@ SHERD_API int sherd_ckpt_span_at(
 SHERD_API int sherd_ckpt_read(
     struct sherd_ckpt *ckpt, const char *what, int tensor, int64_t first, int64_t n, float *out);
 
-/* Recomputes every file's sum. ECORRUPT names the first file that differs. */
+/* Reads every byte once: sums of files and blocks, headers against the manifest (which lists each element of
+ * each tensor exactly once), and values. ECORRUPT names the first file that differs, ENONFINITE the last
+ * tensor with a value that is infinite or no number, where all else is sound. */
 SHERD_API int sherd_ckpt_verify(struct sherd_ckpt *ckpt);
+
+/* A model folder: model.safetensors, or several files and their index. */
+SHERD_API int sherd_weights_found(const char *dir); /* 1 if dir is one */
+struct sherd_weights_info {
+    int n_files, n_tensors;
+    int64_t elems;
+};
+struct sherd_model_spec;
+/* Index and headers, values that are infinite or no number (ENONFINITE), and with a spec (of config.json, see
+ * sherd_model_config_json; or NULL) that no tensor is missing, left over or of another shape, and that tied
+ * ones are equal (EFORMAT by name). */
+SHERD_API int sherd_weights_verify(
+    const char *dir, const struct sherd_model_spec *spec, struct sherd_weights_info *info);
+
+/* What one tensor or state is in two checkpoints or model folders. */
+enum sherd_diff_kind {
+    SHERD_DIFF_VALUES, /* compared; n_different may be 0 */
+    SHERD_DIFF_SHAPE,  /* of another shape: values are not compared */
+    SHERD_DIFF_ONLY_A,
+    SHERD_DIFF_ONLY_B,
+    SHERD_DIFF_TEXT, /* a number or text of two checkpoints: step, optimizer, ... */
+};
+struct sherd_diff_item {
+    enum sherd_diff_kind kind;
+    const char *name;                  /* of the tensor, or of what is told by text */
+    const char *what;                  /* "weight" or an optimizer state */
+    enum sherd_dtype a_type, b_type;   /* as stored; values are compared as F32 */
+    int64_t elems, n_different, first; /* by bits; first is the index of the first that differs */
+    double max_abs, max_rel;           /* of |a - b|, and of that by the larger of |a| and |b| */
+    int64_t max_ulps;            /* floats between a and b, both ends counted once; -1 if one is no number */
+    const char *a_text, *b_text; /* of SHERD_DIFF_TEXT, and shapes of SHERD_DIFF_SHAPE */
+};
+struct sherd_diff_desc {
+    const char *a, *b;                                           /* run folder, step folder or model folder */
+    int weights_only;                                            /* neither states nor texts */
+    void (*item)(void *ctx, const struct sherd_diff_item *item); /* for each thing compared, or NULL */
+    void *ctx;
+};
+struct sherd_diff_result {
+    int compared, different; /* tensors, states and texts */
+    int64_t elems;
+};
+/* Tensors are matched by name or alias. States and texts are compared between two checkpoints. */
+SHERD_API int sherd_diff(const struct sherd_diff_desc *desc, struct sherd_diff_result *out);
 
 struct sherd_merge_desc {
     const char *from;      /* run or step folder */
