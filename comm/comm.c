@@ -13,6 +13,7 @@
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "comm/mpi.h"
 #include "comm/shm.h"
 #include "comm/tcp.h"
 #include "device/ops.h"
@@ -143,6 +144,7 @@ static const struct {
 } ways[] = {
     { &comm_shm, shm_open_ranks },
     { &comm_tcp, tcp_open_ranks },
+    { &comm_mpi, mpi_open_ranks },
 };
 
 const char *comm_way(int i)
@@ -158,17 +160,24 @@ static int open_ranks(struct sherd_comm *comm)
     return ways[i].open(comm);
 }
 
+/* An MPI started the ranks and told no address of rank 0. */
+static int by_mpi(const struct sherd_world *world)
+{
+    return !world->master[0] &&
+           (strcmp(world->source, "Open MPI") == 0 || strcmp(world->source, "MPICH") == 0);
+}
+
 /* Of CPU ranks, and of the sides of others. */
 static int find_way(const struct comm_ops **out, const struct sherd_comm_desc *desc)
 {
     const char *kind = desc->kind ? desc->kind : "auto";
     if (strcmp(kind, "auto") == 0)
-        kind = is_one_host(&desc->world) ? "shm" : "tcp";
+        kind = is_one_host(&desc->world) ? "shm" : by_mpi(&desc->world) ? "mpi" : "tcp";
     for (size_t i = 0; i < ARRAY_LEN(ways); i++)
         if (strcmp(ways[i].ops->kind, kind) == 0)
             *out = ways[i].ops;
     if (!*out)
-        return SHERD_FAIL(SHERD_ECONFIG, "ranks cannot talk over '%s': shm, tcp or auto", kind);
+        return SHERD_FAIL(SHERD_ECONFIG, "ranks cannot talk over '%s': shm, tcp, mpi or auto", kind);
     if (*out == &comm_shm && !is_one_host(&desc->world))
         return SHERD_FAIL(SHERD_ECONFIG,
             "%d of %d ranks are on this host, so not all can share its memory: tcp or auto",

@@ -21,7 +21,7 @@
 #define COMM_EXPOSED_ALIGN 256
 
 struct comm_ops {
-    const char *kind; /* "self", "shm", "tcp", "nccl" */
+    const char *kind; /* "self", "shm", "tcp", "mpi", "nccl" */
     /* COMM_BUILT, of kinds from plugins: what is built apart must agree on this table. */
     size_t built;
     int ordered; /* sums are taken in rank order, in float (bf16 rounded once at the end) */
@@ -119,6 +119,6 @@ int comm_agree(struct sherd_comm *, int status);
 const char *comm_way(int i);
 
 /* The kinds, opened in comm/comm.c. */
-extern const struct comm_ops comm_self, comm_shm, comm_tcp;
+extern const struct comm_ops comm_self, comm_shm, comm_tcp, comm_mpi;
 
 #endif

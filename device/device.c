@@ -51,16 +51,19 @@ static void own_folder(char *out, size_t bytes)
     snprintf(out, bytes, "%.*s", n, n ? info.dli_fname : "");
 }
 
-/* Opens the plugin beside this library, or else where the system looks; it stays loaded. */
-static int load_plugin(const struct dev_ops **out, const char *name, const char *file, const char *hint)
+void *device_library(const char *file, int how)
 {
     char path[4096];
     own_folder(path, sizeof(path));
     size_t n = strlen(path);
     snprintf(path + n, sizeof(path) - n, "%s", file);
-    void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (!plugin)
-        plugin = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void *library = dlopen(path, RTLD_NOW | how | RTLD_NODELETE);
+    return library ? library : dlopen(file, RTLD_NOW | how | RTLD_NODELETE);
+}
+
+static int load_plugin(const struct dev_ops **out, const char *name, const char *file, const char *hint)
+{
+    void *plugin = device_library(file, RTLD_LOCAL);
     if (!plugin)
         return SHERD_FAIL(
             SHERD_EUNSUPPORTED, "device '%s' cannot be used here: %s; %s", name, dlerror(), hint);

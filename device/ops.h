@@ -106,6 +106,10 @@ void op_shape(enum op_index op, const void *args, char out[48]);
 
 /* The kinds, in device/device.c; their names in order, NULL past the end. */
 const char *device_kind(int i);
+
+/* Opens a library beside this one, or else where the system looks; it stays loaded. how = RTLD_LOCAL or
+ * RTLD_GLOBAL. NULL: dlerror() says why. */
+void *device_library(const char *file, int how);
 extern const struct dev_ops dev_cpu;
 
 #endif

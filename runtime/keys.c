@@ -116,7 +116,7 @@ static const struct key keys[] = {
     { CHOICE("run.resume", run.resume, resume_words, "never"),
       .help = "go on from the newest checkpoint; auto = if there is one" },
     { TEXT("run.comm", run.comm, comm_way, "auto"),
-      .help = "how CPU ranks talk, and GPU ranks about control; auto = shm on one host, tcp between hosts" },
+      .help = "how CPU ranks talk, and GPU ranks about control; auto = shm on one host, tcp or mpi between hosts" },
     { "run.timeout", KEY_SECONDS, AT(run.timeout), .min = 0, .max = 1e6, .flags = KEY_ABOVE, .initial = "600",
       .help = "longest wait for another rank: seconds, or 90s, 10m, 2h" },
 

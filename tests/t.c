@@ -335,8 +335,40 @@ static void run_processes(struct rank *ranks, int n)
     }
 }
 
+/* ---- under mpirun ---- */
+
+int t_mpi(void)
+{
+    return getenv("OMPI_COMM_WORLD_SIZE") != NULL || getenv("PMI_SIZE") != NULL;
+}
+
+static void run_here(int n, int mode, t_rank_fn fn, void *ctx)
+{
+    struct rank *rank = calloc(1, sizeof(*rank));
+    *rank = (struct rank){ .mode = mode, .fn = fn, .ctx = ctx, .timeout = timeout_seconds };
+    ASSERT_OK(sherd_world_from_env(&rank->world));
+    if (rank->world.size == n) {
+        const char *before = comm_kind;
+        rank->index = rank->world.rank;
+        comm_kind = "mpi";
+        run_rank(rank);
+        comm_kind = before;
+        if (rank->failed) /* the others are told by the end of this process */
+            fprintf(stderr, "rank %d of %d: %s\n", rank->index, n, rank->text);
+        if (rank->failed)
+            _exit(1);
+        sherd_comm_close(rank->comm);
+        sherd_device_close(rank->dev);
+    }
+    free(rank);
+}
+
 void t_ranks(int n, int mode, t_rank_fn fn, void *ctx)
 {
+    if (t_mpi()) {
+        run_here(n, mode, fn, ctx);
+        return;
+    }
     char text[4 * TEXT_BYTES] = "";
     size_t len = 0, bytes = (size_t)n * sizeof(struct rank);
     struct rank *ranks = t_shared(bytes);

@@ -28,8 +28,12 @@ typedef void (*t_rank_fn)(int rank, struct sherd_comm *comm, struct sherd_device
 
 /* Runs fn as n ranks and fails the test with the texts of all ranks that failed. A rank that fails aborts its
  * communicator, so that the others end too. Ranks still there at the deadline are killed (processes) or
- * end the test program (threads). May be called again and again in one test. */
+ * end the test program (threads). May be called again and again in one test.
+ * Where an mpirun has started the test program, this process is one rank of its world, over MPI: worlds of
+ * other sizes are passed over, and t_mpi() is true. */
 void t_ranks(int n, int mode, t_rank_fn fn, void *ctx);
+
+int t_mpi(void);
 
 /* Seconds for one t_ranks; the communicators' timeout. 0 = 60 and 30. Both hold until set again. */
 void t_limits(double deadline, double timeout);

@@ -40,7 +40,7 @@ struct sherd_config {
         int64_t seed;
         int deterministic; /* the same bits at every run, on GPUs too */
         enum sherd_resume resume;
-        const char *comm; /* "auto", "shm", "tcp" */
+        const char *comm; /* "auto", "shm", "tcp", "mpi" */
         double timeout;   /* seconds */
     } run;
     struct {
