@@ -69,12 +69,6 @@ static void show_progress(void *ctx, const char *line)
     out_moving(line);
 }
 
-static int is_terminal(void)
-{
-    const char *term = getenv("TERM");
-    return isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
-}
-
 static int run_rank(const struct sherd_config *config, const struct sherd_world *world)
 {
     char name[32];
@@ -98,7 +92,7 @@ static int run_rank(const struct sherd_config *config, const struct sherd_world 
             .device = device,
             .comm = comm,
             .stop = stop_now,
-            .progress = is_terminal() ? show_progress : NULL });
+            .progress = out_terminal() ? show_progress : NULL });
     out_moving(NULL);
     int code = st == SHERD_OK ? EXIT_OK : rank_failed(st, world);
     if (st == SHERD_EEXISTS) /* a matter of the command line: run.dir, or --resume */

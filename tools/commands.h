@@ -17,6 +17,7 @@
     XX(diff, "show what differs between two checkpoints or models")                                          \
     XX(merge, "turn a checkpoint into a safetensors model")                                                  \
     XX(sample, "let a byte model write text")                                                                \
+    XX(plot, "draw loss and throughput of runs")                                                             \
     XX(bench, "measure and check the collectives")
 
 #define XX(name, summary) int cmd_##name(int argc, char **argv);

@@ -7,14 +7,19 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
+
+#define MOVES_APART 0.1 /* seconds between two moving lines, which nobody could read faster */
 
 static struct {
     int rank, world;
-    int moving; /* a line stands on the terminal that has to go before the next */
-} me = { 0, 1, 0 };
+    int moving;   /* a line stands on the terminal that has to go before the next */
+    double moved; /* when it was drawn */
+} me = { 0, 1, 0, 0 };
 
 int out_code(int status)
 {
@@ -50,9 +55,32 @@ int out_refuse(const char *format, ...)
     return EXIT_USAGE;
 }
 
+int out_terminal(void)
+{
+    const char *term = getenv("TERM");
+    return isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
+}
+
+/* Colour is for people at a terminal who have not said that they want none. */
+static int has_colour(void)
+{
+    const char *none = getenv("NO_COLOR");
+    return out_terminal() && (!none || !none[0]);
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 void out_moving(const char *line)
 {
     struct winsize size;
+    if (line && me.moving && now() - me.moved < MOVES_APART)
+        return;
+    me.moved = now();
     int width = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
     if (line)
         fprintf(stderr, "\r%-*.*s", width, width, line);
@@ -64,13 +92,17 @@ void out_moving(const char *line)
 static void print_line(void *ctx, enum sherd_log_level level, const char *text)
 {
     static const char *const prefix[] = { "error: ", "warning: ", "", "debug: " };
+    static const char *const colours[] = { "\033[1;31m", "\033[1;33m", "",
+        "\033[2m" }; /* red, yellow, faint */
+    int colour = colours[level][0] && has_colour();
     char rank[24] = "";
     (void)ctx;
     out_moving(NULL);
     int marked = strncmp(text, "[rank ", 6) == 0;
     if (me.world > 1 && level <= SHERD_LOG_WARN && !marked)
         snprintf(rank, sizeof(rank), "[rank %d] ", me.rank);
-    fprintf(stderr, "%s%s%s\n", rank, prefix[level], text);
+    fprintf(stderr, "%s%s%s%s%s\n", rank, colour ? colours[level] : "", prefix[level],
+        colour ? "\033[0m" : "", text);
 }
 
 void out_log(int rank, int world)

@@ -29,7 +29,10 @@ int out_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Log lines go to stderr; those of a world above one show the rank. Ranks but the first keep to warnings. */
 void out_log(int rank, int world);
 
-/* Shows a line that the next one replaces, for a terminal on stderr; NULL takes it away. */
+/* Whether stderr is a terminal that can move its cursor. */
+int out_terminal(void);
+/* Shows a line that the next one replaces, for a terminal on stderr; NULL takes it away. Lines that come too
+ * fast to be read are left out. */
 void out_moving(const char *line);
 
 /* "1.50 GB" and "12,345"; each returns buf. */
