@@ -60,9 +60,7 @@ struct sherd_engine {
 /* Waits for all work of all queues; updates and publications go on when a step has returned. */
 int engine_settle(struct sherd_engine *engine);
 
-/* A save beside training. Collective all: engine_save_start returns when the copies off the device are
- * queued, engine_save_poll at every later step boundary sees the save on without waiting for a disk (*busy is
- * 0 when it is over, and the status tells how), engine_save_wait sees it to its end. */
+/* sherd_engine_save_start with all that a run may want. */
 struct engine_save {
     const char *dir, *extra;      /* as in sherd_engine_save */
     const struct ckpt_keep *keep; /* rotate after it; NULL = no */
@@ -70,8 +68,6 @@ struct engine_save {
     double loss; /* on the validation data after this step */
 };
 int engine_save_start(struct sherd_engine *engine, const struct engine_save *save);
-int engine_save_poll(struct sherd_engine *engine, int *busy);
-int engine_save_wait(struct sherd_engine *engine);
 /* Makes room for what is on its way of a save: `buffer` bytes of host memory, or as much as the rank's state
  * takes with UINT64_MAX; without it a few MB. Before the first save; sets *memory to what was taken and *all
  * to the bytes of one checkpoint. Collective. */

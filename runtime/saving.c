@@ -111,12 +111,12 @@ static int settle(const struct saving *s, int st, int last)
 int saving_poll(struct saving *s)
 {
     int busy;
-    return settle(s, engine_save_poll(s->engine, &busy), 0);
+    return settle(s, sherd_engine_save_poll(s->engine, &busy), 0);
 }
 
 int saving_end(struct saving *s)
 {
-    return settle(s, engine_save_wait(s->engine), 0);
+    return settle(s, sherd_engine_save_wait(s->engine), 0);
 }
 
 int saving_save(struct saving *s, int last)
@@ -133,7 +133,7 @@ int saving_save(struct saving *s, int last)
         .loss = s->loss };
     int st = engine_save_start(e, &save);
     if (st == SHERD_OK && (last || !s->config->save.async))
-        return settle(s, engine_save_wait(e), last);
+        return settle(s, sherd_engine_save_wait(e), last);
     if (st == SHERD_OK && sherd_comm_rank(e->comm) == 0)
         log_info("step %lld is being saved; training stood still for %s", (long long)e->step,
             text_took(clock_seconds() - start, took));

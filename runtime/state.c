@@ -249,7 +249,7 @@ int engine_save_start(struct sherd_engine *e, const struct engine_save *save)
 {
     struct shard_view *views = NULL;
     int n = 0, st = engine_settle(e);
-    SHERD_TRY(engine_save_wait(e));
+    SHERD_TRY(sherd_engine_save_wait(e));
     if (st == SHERD_OK)
         st = make_views(e, &views, &n);
     struct ckpt_job job = make_job(e, views, n);
@@ -267,13 +267,21 @@ int engine_save_start(struct sherd_engine *e, const struct engine_save *save)
     return st;
 }
 
-int engine_save_poll(struct sherd_engine *e, int *busy)
+int sherd_engine_save_start(struct sherd_engine *e, const char *dir, const char *extra)
+{
+    uint64_t memory, all;
+    if (!e->saver)
+        SHERD_TRY(engine_save_prepare(e, UINT64_MAX, &memory, &all));
+    return engine_save_start(e, &(struct engine_save){ .dir = dir, .extra = extra });
+}
+
+int sherd_engine_save_poll(struct sherd_engine *e, int *busy)
 {
     *busy = 0;
     return e->saver ? ckpt_saver_poll(e->saver, busy) : SHERD_OK;
 }
 
-int engine_save_wait(struct sherd_engine *e)
+int sherd_engine_save_wait(struct sherd_engine *e)
 {
     return e->saver ? ckpt_saver_wait(e->saver) : SHERD_OK;
 }
@@ -281,14 +289,14 @@ int engine_save_wait(struct sherd_engine *e)
 int sherd_engine_save(struct sherd_engine *e, const char *dir, const char *extra)
 {
     SHERD_TRY(engine_save_start(e, &(struct engine_save){ .dir = dir, .extra = extra }));
-    return engine_save_wait(e);
+    return sherd_engine_save_wait(e);
 }
 
 int sherd_engine_load(struct sherd_engine *e, const char *path)
 {
     struct shard_view *views = NULL;
     int n = 0;
-    SHERD_TRY(engine_save_wait(e));
+    SHERD_TRY(sherd_engine_save_wait(e));
     int st = engine_settle(e);
     if (st == SHERD_OK)
         st = make_views(e, &views, &n);

@@ -69,6 +69,13 @@ SHERD_API int sherd_engine_logits(
 /* Collective. Writes checkpoint `dir`/step-N, whole or not at all, and then the pointer `dir`/latest.
  * `extra` is a JSON object kept in the manifest (NULL for none). */
 SHERD_API int sherd_engine_save(struct sherd_engine *engine, const char *dir, const char *extra);
+/* Collective, all three. The same beside training: start returns as soon as the copies off the device are on
+ * their way, and steps may follow at once; poll, after every step, lets the save go on without waiting for a
+ * disk, *busy is 0 when it is over, and the status then says how; wait sees it to its end, as does the next
+ * save. The first start takes host memory for the state of this rank, which the engine keeps. */
+SHERD_API int sherd_engine_save_start(struct sherd_engine *engine, const char *dir, const char *extra);
+SHERD_API int sherd_engine_save_poll(struct sherd_engine *engine, int *busy);
+SHERD_API int sherd_engine_save_wait(struct sherd_engine *engine);
 /* Collective. Loads a checkpoint written at any stage and any world. `path` is a step folder. */
 SHERD_API int sherd_engine_load(struct sherd_engine *engine, const char *path);
 

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * The queue of writes, by io_uring and by threads, through the page cache and past it: every byte arrives,
+ * short writes are continued, and a failure comes out with the write that it belongs to.
+ */
+#include "tests/check.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/write.h"
+
+#define OPS 24
+#define PIECE ((size_t)16384)
+#define DEPTH 5
+
+static char root[] = "test-write-XXXXXX"; /* where the build lies: a disk, most often, which O_DIRECT needs */
+static atomic_int asked;
+static int fail_at, short_at;
+
+static int hook(const char *call, const char *path, size_t *bytes)
+{
+    (void)path;
+    if (strcmp(call, "write"))
+        return 0;
+    int n = ++asked;
+    if (n == short_at)
+        *bytes /= 2; /* still aligned, as the system's own */
+    return n == fail_at ? ENOSPC : 0;
+}
+
+static unsigned char byte_at(size_t i)
+{
+    return (unsigned char)(i * 31 + i / 251);
+}
+
+/* Writes all pieces, last ones first; how many failed. */
+static int write_all(struct write_queue *q, int fd, size_t align, const unsigned char *data, const char *path)
+{
+    struct write_op ops[OPS], *op;
+    int under_way = 0, failed = 0, taken = 0;
+    for (int i = OPS - 1; i >= 0; i--) {
+        ops[i] = (struct write_op){ .fd = fd,
+            .path = path,
+            .data = data + (size_t)i * PIECE,
+            .bytes = PIECE,
+            .offset = (uint64_t)i * PIECE,
+            .align = align };
+        if (under_way == DEPTH) {
+            int st = write_queue_take(q, &op);
+            assert_non_null(op);
+            assert_int_equal(op->status, st);
+            failed += st != SHERD_OK;
+            under_way--;
+            taken++;
+        }
+        write_queue_put(q, &ops[i]);
+        under_way++;
+    }
+    for (;;) {
+        int st = write_queue_take(q, &op);
+        if (!op)
+            break;
+        if (st != SHERD_OK) {
+            assert_int_equal(st, SHERD_EIO);
+            ASSERT_CONTAINS(sherd_error(), path);
+            ASSERT_CONTAINS(sherd_error(), "No space left");
+        }
+        failed += st != SHERD_OK;
+        taken++;
+    }
+    assert_int_equal(taken, OPS);
+    return failed;
+}
+
+static void check_file(const char *path)
+{
+    struct file_map map;
+    ASSERT_OK(file_map(&map, path));
+    assert_int_equal(map.bytes, OPS * PIECE);
+    for (size_t i = 0; i < map.bytes; i++)
+        if (map.data[i] != byte_at(i))
+            fail_msg("byte %zu is %d, wanted %d", i, map.data[i], byte_at(i));
+    file_unmap(&map);
+}
+
+static void try(enum write_kind kind, int want_direct)
+{
+    struct write_queue *q;
+    unsigned char *data = mem_aligned(FILE_DIRECT_ALIGN, OPS * PIECE);
+    char path[64];
+    int fd, direct = 0;
+    for (size_t i = 0; i < OPS * PIECE; i++)
+        data[i] = byte_at(i);
+    for (int fault = 0; fault < 3; fault++) {
+        snprintf(path, sizeof(path), "%s/file", root);
+        if (want_direct)
+            ASSERT_OK(file_open_direct(&fd, &direct, path));
+        else
+            ASSERT_OK(file_open_new(&fd, path));
+        ASSERT_OK(file_reserve(fd, OPS * PIECE, path));
+        asked = 0;
+        short_at = fault == 1 ? 7 : 0;
+        fail_at = fault == 2 ? 9 : 0;
+        ASSERT_OK(write_queue_create(&q, DEPTH, kind));
+        assert_true(kind == WRITE_ANY || !strcmp(write_queue_name(q), "threads"));
+        assert_int_equal(write_all(q, fd, direct ? FILE_DIRECT_ALIGN : 1, data, path), fault == 2);
+        write_queue_destroy(q);
+        ASSERT_OK(file_close(fd, path));
+        if (fault < 2)
+            check_file(path);
+        ASSERT_OK(file_remove_tree(path));
+    }
+    mem_free(data);
+}
+
+static void every_way(void **state)
+{
+    (void)state;
+    try(WRITE_ANY, 0);
+    try(WRITE_ANY, 1);
+    try(WRITE_THREADS, 0);
+    try(WRITE_THREADS, 1);
+}
+
+static void a_lock_names_its_holder(void **state)
+{
+    (void)state;
+    int a, b;
+    char path[64], text[64];
+    snprintf(path, sizeof(path), "%s/lock", root);
+    snprintf(text, sizeof(text), "is held by process %ld on ", (long)getpid());
+    ASSERT_OK(file_lock(&a, path));
+    ASSERT_FAILS(file_lock(&b, path), SHERD_EEXISTS, text);
+    assert_int_equal(b, -1);
+    ASSERT_OK(file_close(a, path));
+    ASSERT_OK(file_lock(&b, path));
+    ASSERT_OK(file_close(b, path));
+}
+
+static int enter(void **state)
+{
+    (void)state;
+    file_hook(hook);
+    return mkdtemp(root) ? 0 : -1;
+}
+
+static int leave(void **state)
+{
+    (void)state;
+    file_hook(NULL);
+    return file_remove_tree(root);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_way),
+        cmocka_unit_test(a_lock_names_its_holder),
+    };
+    return cmocka_run_group_tests(tests, enter, leave);
+}
