@@ -16,6 +16,7 @@
 #include "base/text.h"
 
 #define DEFAULT_PORT 29500 /* torchrun's */
+#define SLURM_PORTS 15000  /* so many, from this one: below those that systems give out by themselves */
 
 /* NULL where unset or empty. */
 static const char *get(const char *name)
@@ -59,8 +60,44 @@ static const struct launcher launchers[] = {
         { "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT" } },
 };
 
+/* The first host of a list like "gpu-[07-09,12]a,login1": gpu-07a. Returns 0 for one that does not fit. */
+static int first_host(const char *list, char *out, size_t bytes)
+{
+    size_t n = 0;
+    while (*list && *list != ',' && n + 1 < bytes) {
+        if (*list != '[') {
+            out[n++] = *list++;
+            continue;
+        }
+        for (list++; *list && !strchr("-,]", *list) && n + 1 < bytes; list++)
+            out[n++] = *list;
+        list += strcspn(list, "]");
+        list += *list == ']';
+    }
+    out[n] = '\0';
+    return n > 0 && n + 1 < bytes;
+}
+
+/* Task 0 of a step of Slurm is on its first host; the port is told by the numbers of job and step. */
+static int slurm_master(struct sherd_world *out)
+{
+    int job = 0, step = 0;
+    const char *list = get("SLURM_STEP_NODELIST");
+    list = list ? list : get("SLURM_JOB_NODELIST");
+    if (!list || out->local_size == out->size)
+        return SHERD_OK;
+    SHERD_TRY(get_int("SLURM_JOB_ID", &job));
+    SHERD_TRY(get_int("SLURM_STEP_ID", &step));
+    if (!first_host(list, out->master, sizeof(out->master)))
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "SLURM_STEP_NODELIST is '%s': no host can be read from it; set MASTER_ADDR and MASTER_PORT",
+            list);
+    out->port = SLURM_PORTS + (int)(((int64_t)job * 7 + step) % SLURM_PORTS);
+    return SHERD_OK;
+}
+
 /* Where rank 0 is met. sherd's own launcher tells a door of sherd's, and a port for others besides. */
-static int read_master(struct sherd_world *out)
+static int read_master(struct sherd_world *out, const struct launcher *from)
 {
     const char *own = get("SHERD_MEET"), *colon = own ? strrchr(own, ':') : NULL;
     const char *host = own ? own : get("MASTER_ADDR");
@@ -71,9 +108,13 @@ static int read_master(struct sherd_world *out)
             SHERD_ECONFIG, "SHERD_MEET is '%s', an address and a port are wanted: host:29500", own);
     if (!own && host) {
         int given = DEFAULT_PORT;
+        const char *store = get("TORCHELASTIC_USE_AGENT_STORE");
         SHERD_TRY(get_int("MASTER_PORT", &given));
-        port = given;
+        /* torchrun itself listens there then; the next port is rank 0's. */
+        port = given + (store && strcmp(store, "True") == 0);
     }
+    if (!host && from == &launchers[SLURM])
+        return slurm_master(out);
     if (host && (port < 1 || port > 65535))
         return SHERD_FAIL(SHERD_ECONFIG, "%s: port %lld; 1 to 65535 are wanted",
             own ? "SHERD_MEET" : "MASTER_PORT", (long long)port);
@@ -188,7 +229,7 @@ static int read_world(struct sherd_world *out, const struct launcher *from)
         source = "RANK and WORLD_SIZE";
     snprintf(out->source, sizeof(out->source), "%s", source);
     set_job(out, from);
-    return read_master(out);
+    return read_master(out, from);
 }
 
 /* Slurm starts some with its own PMI: the size of the host is then in Slurm's variables alone. */

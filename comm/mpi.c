@@ -378,6 +378,20 @@ static int mpi_check(struct sherd_comm *comm)
     return check(((struct mpi *)comm->impl)->group);
 }
 
+/* There is no board over MPI: nothing is known of what others are at. */
+static uint64_t mpi_pulse(struct sherd_comm *comm)
+{
+    (void)comm;
+    return 0;
+}
+
+static const char *mpi_tell(struct sherd_comm *comm, char *buf, size_t bytes)
+{
+    (void)comm;
+    snprintf(buf, bytes, "where the others are is not known over MPI");
+    return buf;
+}
+
 const struct comm_ops comm_mpi = {
     .kind = "mpi",
     .ordered = 1,
@@ -390,4 +404,6 @@ const struct comm_ops comm_mpi = {
     .abort = mpi_abort,
     .close = mpi_close,
     .check = mpi_check,
+    .pulse = mpi_pulse,
+    .tell = mpi_tell,
 };

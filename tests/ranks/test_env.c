@@ -17,7 +17,8 @@ static const char *const names[] = { "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_
     "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE", "MPIRUN_ID", "PMI_RANK",
     "PMI_SIZE", "PMI_JOBID", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "SLURM_PROCID", "SLURM_NTASKS",
     "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_STEP_TASKS_PER_NODE",
-    "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT" };
+    "TORCHELASTIC_USE_AGENT_STORE", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_JOB_ID",
+    "SLURM_STEP_ID", "SLURM_RESTART_COUNT" };
 
 /* "NAME=value NAME=value": these and no others of the above. */
 static int world_of(const char *vars, struct sherd_world *out)
@@ -156,6 +157,14 @@ static void test_where_rank_0_is(void **state)
     at("RANK=1 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 MASTER_PORT=7", "10.0.0.1", 7);
     at("RANK=1 WORLD_SIZE=2 MASTER_ADDR=10.0.0.1 MASTER_PORT=7 SHERD_MEET=fe80::1:8", "fe80::1", 8);
     at(OMPI " MASTER_ADDR=h2", "h2", 29500);
+    at(TORCHRUN " TORCHELASTIC_USE_AGENT_STORE=True", "h", 29501);
+    at(TORCHRUN " TORCHELASTIC_USE_AGENT_STORE=False", "h", 29500);
+    at(STEP " SLURM_STEP_NODELIST=gpu-[07-09,12]a,login1", "gpu-07a", 15000 + 77 * 7);
+    at(STEP " SLURM_STEP_NODELIST=tux,gpu-[07-09]", "tux", 15539);
+    at(STEP " SLURM_STEP_NODELIST=r[1-2]n[3,4]", "r1n3", 15539);
+    at(STEP " SLURM_JOB_NODELIST=a,b MASTER_ADDR=h MASTER_PORT=9", "h", 9);
+    at(STEP, "", 0);
+    refuse(STEP " SLURM_STEP_NODELIST=,", "no host can be read from it");
     refuse("RANK=1 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=70000", "port 70000");
     refuse("RANK=1 WORLD_SIZE=2 MASTER_ADDR=h MASTER_PORT=x", "MASTER_PORT is 'x'");
     refuse("RANK=1 WORLD_SIZE=2 SHERD_MEET=h", "SHERD_MEET is 'h'");
