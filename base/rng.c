@@ -33,6 +33,16 @@ void rng_block(uint32_t out[4], uint64_t seed, uint64_t stream, uint64_t counter
     out[3] = c3;
 }
 
+void rng_words(uint32_t *out, int64_t n, uint64_t seed, uint64_t stream, uint64_t first_block, int64_t first)
+{
+    uint32_t word[4];
+    for (int64_t i = first; i < first + n; i++) {
+        if (i == first || i % 4 == 0)
+            rng_block(word, seed, stream, first_block + (uint64_t)(i / 4));
+        out[i - first] = word[i % 4];
+    }
+}
+
 uint64_t rng_stream(const char *name)
 {
     uint64_t hash = 0xcbf29ce484222325u;

@@ -12,6 +12,9 @@
 /* The four 32-bit words of block `counter`. */
 void rng_block(uint32_t out[4], uint64_t seed, uint64_t stream, uint64_t counter);
 
+/* Words [first, first + n) of a stream: word i is that of block first_block + i / 4. */
+void rng_words(uint32_t *out, int64_t n, uint64_t seed, uint64_t stream, uint64_t first_block, int64_t first);
+
 /* 64 bits from a text, to name a stream ("init/model.norm.weight"): FNV-1a. */
 uint64_t rng_stream(const char *name);
 

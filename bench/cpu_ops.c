@@ -146,7 +146,8 @@ static void streams(struct bench *b)
         .beta2 = 0.95f,
         .eps = 1e-8f,
         .weight_decay = 0.1f,
-        .grad_type = SHERD_F32 };
+        .grad_type = SHERD_F32,
+        .state_type = SHERD_F32 };
     stream(b, "adamw f32", 28, run_adamw, &a);
     a.param = half;
     a.param_type = SHERD_BF16;

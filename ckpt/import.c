@@ -60,16 +60,14 @@ static int read_part(
 static int read_view(struct import *m, struct ferry *ferry, const struct shard_view *v)
 {
     const struct shard_layout *layout = m->job->layout;
-    size_t size = sherd_dtype_bytes(v->type);
     int n =
         layout_spans(layout, v->unit, v->segment, v->first, v->first + v->elems, m->spans, layout->n_tensors);
     for (int k = 0; k < n; k++) {
         const struct shard_span *span = &m->spans[k];
-        char *to = (char *)v->data + (size_t)(span->offset - v->first) * size;
         for (int64_t at = 0; at < span->elems; at += PIECE_ELEMS) {
             int64_t elems = MIN(span->elems - at, PIECE_ELEMS);
             SHERD_TRY(read_part(m, span->tensor, span->first + at, elems, v->type, ferry->host));
-            SHERD_TRY(ferry_in(ferry, to + (size_t)at * size, (size_t)elems * size));
+            SHERD_TRY(ferry_in(ferry, v, span->offset - v->first + at, elems));
         }
     }
     return SHERD_OK;

@@ -25,7 +25,8 @@ struct read {
     int file;
     uint64_t offset;
     int64_t elems;
-    char *to;                        /* device */
+    const struct shard_view *view;
+    int64_t to;                      /* element of the view */
     enum sherd_dtype type, from;     /* in the view, in the file */
     const struct manifest_tensor *t; /* for messages */
 };
@@ -227,9 +228,9 @@ static void tell(const struct load *l)
 static int plan_span(struct load *l, const struct shard_view *view, const struct shard_span *span, int state)
 {
     const struct manifest_tensor *t = &l->ckpt->manifest.tensors[l->stored[span->tensor]];
-    char *to = (char *)view->data + (size_t)(span->offset - view->first) * sherd_dtype_bytes(view->type);
     for (int64_t at = 0; at < span->elems;) {
-        struct read r = { .to = to + (size_t)at * sherd_dtype_bytes(view->type),
+        struct read r = { .view = view,
+            .to = span->offset - view->first + at,
             .type = view->type,
             .from = state < 0 ? t->type : SHERD_F32,
             .t = t };
@@ -246,10 +247,7 @@ static int plan_span(struct load *l, const struct shard_view *view, const struct
 /* States of what was frozen when it was saved begin at zero. */
 static int zero_span(struct ferry *ferry, const struct shard_view *view, const struct shard_span *span)
 {
-    size_t size = sherd_dtype_bytes(view->type);
-    return sherd_fill(
-        ferry->queue, &(struct sherd_fill){ (char *)view->data + (size_t)(span->offset - view->first) * size,
-                          (size_t)span->elems * size, 0 });
+    return ferry_zero(ferry, view, span->offset - view->first, span->elems);
 }
 
 static int plan_view(struct load *l, struct ferry *ferry, const struct shard_view *v)
@@ -298,12 +296,12 @@ static int read_part(struct load *l, struct ferry *ferry, const struct read *r, 
 static int read_one(struct load *l, struct ferry *ferry, const struct read *r)
 {
     int64_t most = (int64_t)(CKPT_STAGING_BYTES / sizeof(float));
-    size_t to = sherd_dtype_bytes(r->type), from = sherd_dtype_bytes(r->from);
+    size_t from = sherd_dtype_bytes(r->from);
     for (int64_t at = 0; at < r->elems; at += most) {
         int64_t n = MIN(r->elems - at, most);
         int st = read_part(l, ferry, r, r->offset + (uint64_t)at * from, n);
         if (st == SHERD_OK)
-            st = ferry_in(ferry, r->to + (size_t)at * to, (size_t)n * to);
+            st = ferry_in(ferry, r->view, r->to + at, n);
         if (st != SHERD_OK)
             return status_context(st, "tensor '%s'", r->t->name);
         comm_beat(l->job->comm);

@@ -24,7 +24,10 @@ static int add_piece(struct piece_list *list, const struct ckpt_job *job, const 
     piece->tensor = t;
     piece->first = span->first;
     piece->elems = span->elems;
-    piece->data = (const char *)view->data + (size_t)(span->offset - view->first) * size;
+    size_t at = (size_t)(span->offset - view->first);
+    piece->data = (const char *)view->data + at * (view->halves ? sizeof(uint16_t) : size);
+    piece->halves = view->halves;
+    piece->low = view->low ? view->low + at : NULL;
     piece->bytes = (size_t)span->elems * size;
     item->type = view->type;
     item->name =

@@ -16,8 +16,10 @@
 struct piece {
     const struct shard_tensor *tensor;
     int64_t first, elems;
-    const char *data; /* device memory */
-    size_t bytes;
+    const char *data;   /* device memory */
+    int halves;         /* data and low are halves of floats, as in the view */
+    const int16_t *low; /* may be NULL */
+    size_t bytes;       /* in the file */
 };
 
 /* One file to write. */

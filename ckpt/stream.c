@@ -6,6 +6,7 @@
  */
 #include "ckpt/stream.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -384,9 +385,23 @@ static int hand_over(struct filler *w)
     return st;
 }
 
-static int fill(struct filler *w, const char *from, size_t bytes, int on_device)
+/* Bytes [at, at + n) of a piece. */
+static int fill_slab(struct filler *w, char *to, const struct piece *piece, size_t at, size_t n)
 {
-    while (bytes) {
+    if (!piece->halves)
+        return sherd_copy(w->s->queue, &(struct sherd_copy){ to, piece->data + at, n });
+    size_t first = at / sizeof(float);
+    assert(at % sizeof(float) == 0 && n % sizeof(float) == 0); /* as slabs and headers are */
+    return sherd_join(w->s->queue, &(struct sherd_join){ .master = (float *)to,
+                                       .param = (const uint16_t *)piece->data + first,
+                                       .low = piece->low ? piece->low + first : NULL,
+                                       .n = (int64_t)(n / sizeof(float)) });
+}
+
+/* From the host, or a piece. */
+static int fill(struct filler *w, const char *from, const struct piece *piece, size_t bytes)
+{
+    for (size_t at = 0; at < bytes;) {
         if (!w->slab) {
             w->slab = wait_for_slab(w->s);
             if (!w->slab)
@@ -395,16 +410,15 @@ static int fill(struct filler *w, const char *from, size_t bytes, int on_device)
             w->slab->offset = w->at;
             w->slab->bytes = 0;
         }
-        size_t n = MIN(bytes, CKPT_SLAB_BYTES - w->slab->bytes);
+        size_t n = MIN(bytes - at, CKPT_SLAB_BYTES - w->slab->bytes);
         char *to = w->slab->data + w->slab->bytes;
-        if (on_device)
-            SHERD_TRY(sherd_copy(w->s->queue, &(struct sherd_copy){ to, from, n }));
+        if (piece)
+            SHERD_TRY(fill_slab(w, to, piece, at, n));
         else
-            memcpy(to, from, n);
+            memcpy(to, from + at, n);
         w->slab->bytes += n;
         w->at += n;
-        from += n;
-        bytes -= n;
+        at += n;
         if (w->slab->bytes == CKPT_SLAB_BYTES || w->at == w->file->list->file_bytes)
             SHERD_TRY(hand_over(w));
     }
@@ -414,9 +428,9 @@ static int fill(struct filler *w, const char *from, size_t bytes, int on_device)
 static int fill_file(struct filler *w)
 {
     const struct piece_list *list = w->file->list;
-    SHERD_TRY(fill(w, list->header, list->header_bytes, 0));
+    SHERD_TRY(fill(w, list->header, NULL, list->header_bytes));
     for (int i = 0; i < list->n; i++)
-        SHERD_TRY(fill(w, list->pieces[i].data, list->pieces[i].bytes, 1));
+        SHERD_TRY(fill(w, NULL, &list->pieces[i], list->pieces[i].bytes));
     return SHERD_OK;
 }
 

@@ -73,14 +73,32 @@ void ferry_finish(struct ferry *ferry)
     *ferry = (struct ferry){ 0 };
 }
 
-int ferry_out(struct ferry *ferry, const void *device, size_t bytes)
+/* Bytes of an element where it is kept. */
+static size_t kept_bytes(const struct shard_view *view)
 {
-    SHERD_TRY(sherd_copy(ferry->queue, &(struct sherd_copy){ ferry->host, device, bytes }));
+    return view->halves ? sizeof(uint16_t) : sherd_dtype_bytes(view->type);
+}
+
+int ferry_in(struct ferry *ferry, const struct shard_view *view, int64_t at, int64_t n)
+{
+    void *to = (char *)view->data + kept_bytes(view) * (size_t)at;
+    if (view->halves)
+        SHERD_TRY(sherd_split(ferry->queue,
+            &(struct sherd_split){
+                .param = to, .low = view->low ? view->low + at : NULL, .master = ferry->host, .n = n }));
+    else
+        SHERD_TRY(
+            sherd_copy(ferry->queue, &(struct sherd_copy){ to, ferry->host, kept_bytes(view) * (size_t)n }));
     return sherd_queue_sync(ferry->queue);
 }
 
-int ferry_in(struct ferry *ferry, void *device, size_t bytes)
+int ferry_zero(struct ferry *ferry, const struct shard_view *view, int64_t at, int64_t n)
 {
-    SHERD_TRY(sherd_copy(ferry->queue, &(struct sherd_copy){ device, ferry->host, bytes }));
+    size_t size = kept_bytes(view);
+    SHERD_TRY(sherd_fill(
+        ferry->queue, &(struct sherd_fill){ (char *)view->data + size * (size_t)at, size * (size_t)n, 0 }));
+    if (view->low)
+        SHERD_TRY(sherd_fill(
+            ferry->queue, &(struct sherd_fill){ view->low + at, sizeof(*view->low) * (size_t)n, 0 }));
     return sherd_queue_sync(ferry->queue);
 }

@@ -23,8 +23,10 @@ struct ferry {
 };
 int ferry_init(struct ferry *ferry, struct sherd_device *dev);
 void ferry_finish(struct ferry *ferry);
-/* At most CKPT_STAGING_BYTES between ferry->host and device memory; done when it returns. */
-int ferry_out(struct ferry *ferry, const void *device, size_t bytes);
-int ferry_in(struct ferry *ferry, void *device, size_t bytes);
+/* n elements of ferry->host, of the view's type, to the view from element `at` of its data; at most
+ * CKPT_STAGING_BYTES. Done when it returns. */
+int ferry_in(struct ferry *ferry, const struct shard_view *view, int64_t at, int64_t n);
+/* Zeros there. */
+int ferry_zero(struct ferry *ferry, const struct shard_view *view, int64_t at, int64_t n);
 
 #endif

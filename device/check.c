@@ -358,22 +358,45 @@ static int rate(const char *op, const char *field, float value)
                                          op, field, (double)value);
 }
 
+/* The weight is a master, or param and low. */
+static int weight_of(const char *op, const void *master, const void *param, const void *low,
+    enum sherd_dtype param_type, int64_t n)
+{
+    if (param)
+        SHERD_TRY(type_of(op, "param_type", param_type));
+    if (!low)
+        return n ? need(op, "master", master) : SHERD_OK;
+    if (master || !param || param_type != SHERD_BF16)
+        return SHERD_FAIL(
+            SHERD_EINVAL, "%s: low is the rest of a param of type BF16, and goes without a master", op);
+    return SHERD_OK;
+}
+
+/* Of the numbers that decide about rounding. */
+static int place_of(const char *op, enum sherd_dtype type, int64_t first, int64_t n, int64_t step)
+{
+    SHERD_TRY(type_of(op, "state_type", type));
+    if (type == SHERD_F32)
+        return SHERD_OK;
+    SHERD_TRY(size(op, "first", first, 0, (INT64_C(1) << 34) - n));
+    return size(op, "step", step, 1, INT32_MAX);
+}
+
 static int check_adamw(const void *args)
 {
     const struct sherd_adamw *a = args;
     SHERD_TRY(count("adamw", "n", a->n));
     SHERD_TRY(size("adamw", "step", a->step, 1, INT64_MAX));
     SHERD_TRY(type_of("adamw", "grad_type", a->grad_type));
-    if (a->param)
-        SHERD_TRY(type_of("adamw", "param_type", a->param_type));
+    SHERD_TRY(place_of("adamw", a->state_type, a->first, a->n, a->step));
     SHERD_TRY(rate("adamw", "beta1", a->beta1));
     SHERD_TRY(rate("adamw", "beta2", a->beta2));
     SHERD_TRY(number("adamw", "lr", a->lr));
     SHERD_TRY(number("adamw", "eps", a->eps));
     SHERD_TRY(number("adamw", "weight_decay", a->weight_decay));
+    SHERD_TRY(weight_of("adamw", a->master, a->param, a->low, a->param_type, a->n));
     if (a->n == 0)
         return SHERD_OK;
-    SHERD_TRY(need("adamw", "master", a->master));
     SHERD_TRY(need("adamw", "m", a->m));
     SHERD_TRY(need("adamw", "v", a->v));
     SHERD_TRY(need("adamw", "grad", a->grad));
@@ -386,17 +409,36 @@ static int check_sgd(const void *args)
     SHERD_TRY(count("sgd", "n", a->n));
     SHERD_TRY(size("sgd", "step", a->step, 1, INT64_MAX));
     SHERD_TRY(type_of("sgd", "grad_type", a->grad_type));
-    if (a->param)
-        SHERD_TRY(type_of("sgd", "param_type", a->param_type));
+    SHERD_TRY(place_of("sgd", a->state_type, a->first, a->n, a->step));
     SHERD_TRY(number("sgd", "lr", a->lr));
     SHERD_TRY(number("sgd", "momentum", a->momentum));
     SHERD_TRY(number("sgd", "weight_decay", a->weight_decay));
+    SHERD_TRY(weight_of("sgd", a->master, a->param, a->low, a->param_type, a->n));
     if (a->n == 0)
         return SHERD_OK;
-    SHERD_TRY(need("sgd", "master", a->master));
     SHERD_TRY(need("sgd", "grad", a->grad));
     SHERD_TRY(need("sgd", "factor", a->factor));
     return a->momentum != 0 ? need("sgd", "m", a->m) : SHERD_OK;
+}
+
+static int check_split(const void *args)
+{
+    const struct sherd_split *a = args;
+    SHERD_TRY(count("split", "n", a->n));
+    if (a->n == 0)
+        return SHERD_OK;
+    SHERD_TRY(need("split", "param", a->param));
+    return need("split", "master", a->master);
+}
+
+static int check_join(const void *args)
+{
+    const struct sherd_join *a = args;
+    SHERD_TRY(count("join", "n", a->n));
+    if (a->n == 0)
+        return SHERD_OK;
+    SHERD_TRY(need("join", "master", a->master));
+    return need("join", "param", a->param);
 }
 
 static int check_square_sum(const void *args)

@@ -26,6 +26,7 @@
     XX(status_adopt)                                                                                         \
     XX(log_line)                                                                                             \
     XX(mem_zalloc)                                                                                           \
+    XX(mem_grow)                                                                                             \
     XX(mem_realloc)                                                                                          \
     XX(mem_free)                                                                                             \
     XX(sherd_device_alloc)                                                                                   \

@@ -17,7 +17,8 @@ struct sherd_rates optim_rates(const struct optim_hyper *h)
     double step = (double)h->step, beta1 = (double)h->beta1, beta2 = (double)h->beta2;
     return (struct sherd_rates){ .lr = h->lr,
         .rate = (float)((double)h->lr / (1.0 - pow(beta1, step))),
-        .root = (float)(1.0 / sqrt(1.0 - pow(beta2, step))) };
+        .root = (float)(1.0 / sqrt(1.0 - pow(beta2, step))),
+        .step = (int32_t)h->step };
 }
 
 const struct optim_ops *optim_find(const char *name)

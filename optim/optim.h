@@ -14,13 +14,16 @@
 
 /* Contiguous elements with the same rules. */
 struct optim_span {
-    void *param; /* rounded copy to write; NULL when the master is the parameter */
-    float *master;
-    float *state[OPTIM_MAX_STATES];
+    void *param;   /* rounded copy to write; NULL when the master is the parameter */
+    float *master; /* NULL when the weight is cut in param and low */
+    int16_t *low;
+    void *state[OPTIM_MAX_STATES];
     const void *grad;
     int64_t n;
     int decay; /* weight decay applies */
-    enum sherd_dtype param_type, grad_type;
+    enum sherd_dtype param_type, grad_type, state_type;
+    uint64_t seed, stream; /* for states that are rounded at random: of the run, of the tensor */
+    int64_t first;         /* place of the span in its tensor */
 };
 
 struct optim_hyper {

@@ -9,6 +9,7 @@ static int update(struct sherd_queue *queue, const struct optim_span *s, const s
 {
     return sherd_sgd(queue, &(struct sherd_sgd){ .param = s->param,
                                 .master = s->master,
+                                .low = s->low,
                                 .m = s->state[0],
                                 .grad = s->grad,
                                 .factor = h->factor,
@@ -19,7 +20,11 @@ static int update(struct sherd_queue *queue, const struct optim_span *s, const s
                                 .momentum = h->momentum,
                                 .weight_decay = s->decay ? h->weight_decay : 0.0f,
                                 .param_type = s->param_type,
-                                .grad_type = s->grad_type });
+                                .grad_type = s->grad_type,
+                                .state_type = s->state_type,
+                                .seed = s->seed,
+                                .stream = s->stream,
+                                .first = s->first });
 }
 
 const struct optim_ops optim_sgd = { "sgd", 1, { "sgd.m" }, update };

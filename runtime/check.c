@@ -99,6 +99,10 @@ int config_settle(struct sherd_config *c)
             "%lld tokens are more than model.context %lld; set model.context to %lld, or batch.seq to %lld or less",
             (long long)c->batch.seq, (long long)c->model.context, (long long)c->batch.seq,
             (long long)c->model.context);
+    if (c->dtype.master == SHERD_MASTER_SPLIT && c->dtype.param != SHERD_BF16)
+        return CONFIG_FAIL(c, "dtype.master",
+            "split masters are what bf16 weights lack; set dtype.param to bf16 too, or leave dtype.master out: f32 "
+            "weights are their own masters");
     if (c->dtype.reduce == SHERD_BF16 && c->dtype.param != SHERD_BF16)
         return CONFIG_FAIL(c, "dtype.reduce",
             "bf16 would round gradients that were computed in f32; set dtype.param to bf16 too, or dtype.reduce to "

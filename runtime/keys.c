@@ -57,6 +57,11 @@ static const struct key_choice failure_words[] = {
     { NULL, 0 },
 };
 static const struct key_choice dtype_words[] = { { "f32", SHERD_F32 }, { "bf16", SHERD_BF16 }, { NULL, 0 } };
+static const struct key_choice master_words[] = {
+    { "f32", SHERD_MASTER_WHOLE },
+    { "split", SHERD_MASTER_SPLIT },
+    { NULL, 0 },
+};
 static const struct key_choice schedule_words[] = {
     { "constant", SHERD_LR_CONSTANT },
     { "linear", SHERD_LR_LINEAR },
@@ -109,6 +114,8 @@ static const struct key keys[] = {
       .help = "where the ranks compute" },
     { INT("run.threads", run.threads, 0, 4096, "auto"), .flags = KEY_ZERO,
       .help = "CPU threads of a rank; auto = share the cores among the ranks of the host" },
+    { BOOL("run.tune", run.tune, "true"),
+      .help = "GPU: time the ways to do each matrix product once, keep the choice in ~/.cache/sherd" },
     { INT("run.seed", run.seed, 0, KEY_MANY, "1"),
       .help = "draws the initial weights and the order of the data" },
     { BOOL("run.deterministic", run.deterministic, "false"),
@@ -171,9 +178,13 @@ static const struct key keys[] = {
       .help = "debugging: fill buffers that are let go with NaN" },
 
     { CHOICE("dtype.param", dtype.param, dtype_words, "f32"),
-      .help = "weights and activations; the optimizer's masters are always f32" },
+      .help = "weights and activations; the optimizer works on f32" },
     { CHOICE("dtype.reduce", dtype.reduce, dtype_words, "f32"),
       .help = "gradients between ranks; bf16 only with dtype.param bf16" },
+    { CHOICE("dtype.master", dtype.master, master_words, "f32"),
+      .help = "float weights: f32 beside bf16 ones, or split: only the 16 bits those lack, same results" },
+    { CHOICE("dtype.state", dtype.state, dtype_words, "f32"),
+      .help = "the optimizer's means; bf16 = rounded up or down at random, in proportion" },
 
     { INT("batch.global", batch.global, 0, 1e9, "auto"), .flags = KEY_ZERO,
       .help = "sequences of one optimizer step, over all ranks" },

@@ -136,8 +136,14 @@ int plan_init(struct plan *p, const struct sherd_config *c, const struct sherd_m
         (int)c->shard.prefetch, p->flags };
     SHERD_TRY_OUT(program_build(&p->program, &p->program_desc));
     SHERD_TRY_OUT(program_check(&p->program, &p->program_desc));
-    p->memory_desc = (struct memory_desc){ p->stage, &p->layout, &p->program, c->dtype.param, c->dtype.reduce,
-        p->optim->n_states };
+    p->memory_desc = (struct memory_desc){ .stage = p->stage,
+        .layout = &p->layout,
+        .program = &p->program,
+        .param = c->dtype.param,
+        .reduce = c->dtype.reduce,
+        .n_states = p->optim->n_states,
+        .state = c->dtype.state,
+        .split = c->dtype.master == SHERD_MASTER_SPLIT };
     memory_state(&p->memory, &p->memory_desc);
     plan_scratch(p);
     p->scalar_bytes = aligned((SCALAR_ALL + 3 * (size_t)world) * sizeof(double));

@@ -17,6 +17,13 @@
 
 #define STAGING_ELEMS (1 << 20)
 
+/* Every rank's slice of a whole buffer to all. */
+static int gather_own(struct sherd_engine *e, void *whole, int64_t own, int64_t slice, enum sherd_dtype type)
+{
+    char *from = (char *)whole + sherd_dtype_bytes(type) * (size_t)own;
+    return sherd_all_gather(e->comm, e->compute, whole, from, slice, type);
+}
+
 /* Masters to rounded parameters, then every rank's slice to whoever holds the whole. */
 static int spread_unit(struct sherd_engine *e, int u)
 {
@@ -26,14 +33,12 @@ static int spread_unit(struct sherd_engine *e, int u)
     enum sherd_dtype type = e->plan.type;
     size_t size = sherd_dtype_bytes(type);
     int64_t slice = layout_slice(&e->plan.layout, u, SHARD_TRAINED), own = slice * s->rank;
-    if (slice && type != SHERD_F32)
-        SHERD_TRY(sherd_cast(e->compute,
-            &(struct sherd_cast){ .y = (char *)unit->param[SHARD_TRAINED] +
-                                       size * (size_t)(own - store_param_first(s, u, SHARD_TRAINED)),
-                .x = unit->master + (own - store_state_first(s, u)),
-                .n = slice,
-                .y_type = type,
-                .x_type = SHERD_F32 }));
+    if (slice && type == SHERD_BF16 && unit->master)
+        SHERD_TRY(sherd_split(e->compute,
+            &(struct sherd_split){ .param = (char *)unit->param[SHARD_TRAINED] +
+                                            size * (size_t)(own - store_param_first(s, u, SHARD_TRAINED)),
+                .master = unit->master + (own - store_state_first(s, u)),
+                .n = slice }));
     for (int seg = 0; seg < SHARD_SEGMENTS && stage->param == SHARD_WHOLE; seg++) {
         int64_t n = layout_slice(&e->plan.layout, u, (enum shard_segment)seg);
         if (n)
@@ -43,10 +48,10 @@ static int spread_unit(struct sherd_engine *e, int u)
     if (slice == 0 || stage->state != SHARD_WHOLE)
         return SHERD_OK;
     if (type != SHERD_F32)
-        SHERD_TRY(sherd_all_gather(e->comm, e->compute, unit->master, unit->master + own, slice, SHERD_F32));
+        SHERD_TRY(gather_own(e, unit->low ? (void *)unit->low : unit->master, own, slice,
+            unit->low ? SHERD_BF16 : SHERD_F32)); /* any type of 16 bits */
     for (int i = 0; i < e->plan.optim->n_states; i++)
-        SHERD_TRY(
-            sherd_all_gather(e->comm, e->compute, unit->state[i], unit->state[i] + own, slice, SHERD_F32));
+        SHERD_TRY(gather_own(e, unit->state[i], own, slice, s->desc.state));
     return SHERD_OK;
 }
 
@@ -75,10 +80,17 @@ static int make_views(struct sherd_engine *e, struct shard_view **out, int *n)
     return SHERD_OK;
 }
 
-/* Writes n floats to a view at element `at`, converting to the view's type. */
+/* Writes n floats to a view at element `at`, converting to the view's type. `host` is of sherd_host_alloc. */
 static int put_floats(
     struct sherd_engine *e, const struct shard_view *view, int64_t at, float *host, int64_t n)
 {
+    if (view->halves) {
+        SHERD_TRY(sherd_split(e->compute, &(struct sherd_split){ .param = (bf16 *)view->data + at,
+                                              .low = view->low ? view->low + at : NULL,
+                                              .master = host,
+                                              .n = n }));
+        return sherd_queue_sync(e->compute);
+    }
     size_t size = sherd_dtype_bytes(view->type);
     if (view->type == SHERD_BF16)
         for (int64_t i = 0; i < n; i++) {
@@ -139,10 +151,14 @@ static int find_view(
     int n = 0, st, found = 0;
     if (!strcmp(what, "grad") && t->segment == SHARD_TRAINED) {
         int64_t slice = layout_slice(&e->plan.layout, t->unit, SHARD_TRAINED), own = slice * s->rank;
-        *out = (struct shard_view){ what, t->unit, t->segment, s->grad_type,
-            (char *)s->units[t->unit].grad +
-                sherd_dtype_bytes(s->grad_type) * (size_t)(own - store_state_first(s, t->unit)),
-            own, slice };
+        *out = (struct shard_view){ .what = what,
+            .unit = t->unit,
+            .segment = t->segment,
+            .type = s->grad_type,
+            .data = (char *)s->units[t->unit].grad +
+                    sherd_dtype_bytes(s->grad_type) * (size_t)(own - store_state_first(s, t->unit)),
+            .first = own,
+            .elems = slice };
         return SHERD_OK;
     }
     SHERD_TRY(make_views(e, &views, &n));
@@ -158,22 +174,38 @@ static int find_view(
     return st;
 }
 
+/* Adds what is left of n floats, elements from `at` of the view, to their rounded values. */
+static int get_low(struct sherd_engine *e, const struct shard_view *view, int64_t at, float *out, int64_t n)
+{
+    int16_t *low = mem_zalloc((size_t)n, sizeof(*low));
+    if (!low)
+        return SHERD_ENOMEM;
+    int st = sherd_copy(e->compute,
+        &(struct sherd_copy){ .dst = low, .src = view->low + at, .bytes = (size_t)n * sizeof(*low) });
+    SHERD_KEEP(st, sherd_queue_sync(e->compute));
+    for (int64_t i = 0; i < n && st == SHERD_OK; i++)
+        out[i] = bf16_join(bf16_from_float(out[i]), low[i]);
+    mem_free(low);
+    return st;
+}
+
 /* Elements [from, to) of a view as floats on the host. */
 static int get_floats(
     struct sherd_engine *e, const struct shard_view *view, int64_t from, int64_t to, float *out)
 {
-    size_t size = sherd_dtype_bytes(view->type);
+    enum sherd_dtype type = view->halves ? SHERD_BF16 : view->type;
+    size_t size = sherd_dtype_bytes(type);
     SHERD_TRY(sherd_copy(e->compute, &(struct sherd_copy){ .dst = out,
                                          .src = (char *)view->data + size * (size_t)(from - view->first),
                                          .bytes = size * (size_t)(to - from) }));
     SHERD_TRY(sherd_queue_sync(e->compute));
-    if (view->type == SHERD_BF16)
+    if (type == SHERD_BF16)
         for (int64_t i = to - from - 1; i >= 0; i--) {
             bf16 h;
             memcpy(&h, (char *)out + i * (int64_t)sizeof(h), sizeof(h));
             out[i] = bf16_to_float(h);
         }
-    return SHERD_OK;
+    return view->low ? get_low(e, view, from - view->first, out, to - from) : SHERD_OK;
 }
 
 int sherd_engine_tensor(struct sherd_engine *e, const char *what, const char *name, float *out, int64_t n)

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/rng.h"
 #include "base/status.h"
 #include "model/model.h"
 #include "runtime/engine.h"
@@ -208,17 +209,22 @@ static int run_update(struct sherd_engine *e, int unit)
         int64_t from = MAX(first, t->offset), to = MIN(end, t->offset + t->elems), at = from - first;
         if (t->segment != SHARD_TRAINED || from >= to)
             continue;
-        struct optim_span span = { .master = u->master + at,
+        struct optim_span span = { .master = u->master ? u->master + at : NULL,
+            .low = u->low ? u->low + at : NULL,
             .grad = (const char *)u->grad + gb * (size_t)at,
             .n = to - from,
             .decay = !(t->flags & SHERD_NO_DECAY),
             .param_type = e->plan.type,
-            .grad_type = s->grad_type };
+            .grad_type = s->grad_type,
+            .state_type = s->desc.state,
+            .seed = (uint64_t)c->run.seed,
+            .stream = rng_stream(t->name),
+            .first = from - t->offset };
         if (e->plan.type != SHERD_F32)
             span.param = (char *)u->param[SHARD_TRAINED] +
                          pb * (size_t)(from - store_param_first(s, unit, SHARD_TRAINED));
         for (int k = 0; k < e->plan.optim->n_states; k++)
-            span.state[k] = u->state[k] + at;
+            span.state[k] = (char *)u->state[k] + sherd_dtype_bytes(s->desc.state) * (size_t)at;
         SHERD_TRY(e->plan.optim->update(e->update_queue, &span, &hyper));
     }
     return move_updated(&e->mover, unit);

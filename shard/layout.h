@@ -82,6 +82,8 @@ struct shard_view {
     enum sherd_dtype type;
     void *data; /* device memory: elements [first, first + elems) of the segment */
     int64_t first, elems;
+    int halves;   /* of type F32, kept as BF16 in data */
+    int16_t *low; /* ... and the rest of the floats here, see sherd_split; NULL where there is none */
 };
 
 #endif

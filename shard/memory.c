@@ -12,6 +12,11 @@ static uint64_t share(int64_t elems, const struct memory_desc *d, enum shard_for
     return (uint64_t)(form == SHARD_SHARDED ? elems / d->layout->world : elems);
 }
 
+uint64_t memory_master_bytes(const struct memory_desc *d)
+{
+    return d->param == SHERD_F32 ? 0 : d->split ? sizeof(int16_t) : sizeof(float);
+}
+
 void memory_state(struct sherd_memory *out, const struct memory_desc *d)
 {
     uint64_t p = sherd_dtype_bytes(d->param), g = sherd_dtype_bytes(d->reduce);
@@ -20,8 +25,9 @@ void memory_state(struct sherd_memory *out, const struct memory_desc *d)
         int64_t trained = d->layout->units[u].elems[SHARD_TRAINED];
         int64_t frozen = d->layout->units[u].elems[SHARD_FROZEN];
         out->param += p * share(trained + frozen, d, d->stage->param);
-        out->master += d->param == SHERD_F32 ? 0 : 4 * share(trained, d, d->stage->state);
-        out->state += 4 * (uint64_t)d->n_states * share(trained, d, d->stage->state);
+        out->master += memory_master_bytes(d) * share(trained, d, d->stage->state);
+        out->state +=
+            sherd_dtype_bytes(d->state) * (uint64_t)d->n_states * share(trained, d, d->stage->state);
         if (d->stage->grad == SHARD_SHARDED)
             out->grad += 4 * share(trained, d, SHARD_SHARDED);
         else

@@ -6,15 +6,12 @@
  * Activations are the models' matter (runtime/plan.h).
  *
  * With T and Z the padded trained and frozen elements of all units, W ranks, p and g bytes of a parameter and
- * of a gradient on the wire, S optimizer states:
- *                 stage 0        stage 1        stage 2            stage 3
- *   param         (T+Z) p        (T+Z) p        (T+Z) p            (T+Z) p / W
- *   master        4 T            4 T / W        4 T / W            4 T / W         (0 if p is float)
- *   state         4 S T          4 S T / W      4 S T / W          4 S T / W
- *   partial       T g            T g            partial slots g    partial slots g
- *   grad          0              0              4 T / W            4 T / W
- *   slot          0              0              0                  slots p
- * (ZeRO: arXiv 1910.02054, section 5; slots replace "one layer at a time".)
+ * of a gradient on the wire, S optimizer states of s bytes, m bytes of a master (4; 2 if it is split; 0 if p
+ * is float): stage 0        stage 1        stage 2            stage 3 param         (T+Z) p        (T+Z) p
+ * (T+Z) p            (T+Z) p / W master        m T            m T / W        m T / W            m T / W state
+ * s S T          s S T / W      s S T / W          s S T / W partial       T g            T g partial slots g
+ * partial slots g grad          0              0              4 T / W            4 T / W slot          0 0 0
+ * slots p (ZeRO: arXiv 1910.02054, section 5; slots replace "one layer at a time".)
  */
 #ifndef SHERD_SHARD_MEMORY_H
 #define SHERD_SHARD_MEMORY_H
@@ -29,7 +26,12 @@ struct memory_desc {
     const struct shard_program *program;
     enum sherd_dtype param, reduce;
     int n_states;
+    enum sherd_dtype state;
+    int split; /* masters are the parameters and 16 bits each */
 };
+
+/* Of the master of one element. */
+uint64_t memory_master_bytes(const struct memory_desc *desc);
 
 /* Fills param, master, state, grad, slot and partial; leaves the rest. Every piece is a multiple of 256
  * bytes. */

@@ -57,25 +57,34 @@ static void *cut(struct shard_store *s, uint64_t used[6], int region, uint64_t b
     return p;
 }
 
+static void cut_master(struct shard_store *s, uint64_t used[6], struct shard_unit *unit, uint64_t elems)
+{
+    void *at = cut(s, used, MASTER, memory_master_bytes(&s->desc) * elems);
+    if (s->desc.split)
+        unit->low = at;
+    else
+        unit->master = at;
+}
+
 static void cut_unit(struct shard_store *s, uint64_t used[6], int u)
 {
     struct shard_unit *unit = &s->units[u];
     const struct memory_desc *d = &s->desc;
     uint64_t p = sherd_dtype_bytes(d->param), g = sherd_dtype_bytes(d->reduce);
-    uint64_t state_bytes = 4 * (uint64_t)store_state_elems(s, u);
+    uint64_t elems = (uint64_t)store_state_elems(s, u);
     for (int seg = 0; seg < SHARD_SEGMENTS; seg++)
         unit->param[seg] =
             cut(s, used, PARAM, p * (uint64_t)store_param_elems(s, u, (enum shard_segment)seg));
     if (d->param != SHERD_F32)
-        unit->master = cut(s, used, MASTER, state_bytes);
-    else if (state_bytes)
+        cut_master(s, used, unit, elems);
+    else if (elems)
         unit->master = (float *)unit->param[SHARD_TRAINED] + store_state_first(s, u) -
                        store_param_first(s, u, SHARD_TRAINED);
     for (int i = 0; i < d->n_states; i++)
-        unit->state[i] = cut(s, used, STATE, state_bytes);
+        unit->state[i] = cut(s, used, STATE, sherd_dtype_bytes(d->state) * elems);
     if (d->stage->grad == SHARD_SHARDED) {
-        unit->grad = cut(s, used, GRAD, state_bytes);
-    } else if (state_bytes) {
+        unit->grad = cut(s, used, GRAD, sizeof(float) * elems);
+    } else if (elems) {
         unit->partial = cut(s, used, PARTIAL, g * (uint64_t)unit->layout->elems[SHARD_TRAINED]);
         unit->grad = (char *)unit->partial + g * (uint64_t)store_state_first(s, u);
     }
@@ -234,13 +243,26 @@ void *store_partial(const struct shard_store *s, int unit)
     return s->partials[u->partial_slot].data;
 }
 
-/* The own slice within a buffer that starts at element `first` of the segment. */
+/* The own slice within a buffer of `stored` elements that starts at element `first` of the segment. */
 static struct shard_view view_of(const struct shard_store *s, const char *what, int unit,
-    enum shard_segment seg, void *data, int64_t first, enum sherd_dtype type)
+    enum shard_segment seg, void *data, int64_t first, enum sherd_dtype stored)
 {
     int64_t slice = layout_slice(s->desc.layout, unit, seg), own = slice * s->rank;
-    return (struct shard_view){ what, unit, seg, type,
-        (char *)data + sherd_dtype_bytes(type) * (size_t)(own - first), own, slice };
+    char *at = (char *)data + sherd_dtype_bytes(stored) * (size_t)(own - first);
+    return (struct shard_view){
+        .what = what, .unit = unit, .segment = seg, .type = stored, .data = at, .first = own, .elems = slice
+    };
+}
+
+/* Floats for whoever saves and loads, however they are kept. */
+static struct shard_view float_view_of(const struct shard_store *s, const char *what, int unit, void *data,
+    int64_t first, enum sherd_dtype stored, int16_t *low)
+{
+    struct shard_view v = view_of(s, what, unit, SHARD_TRAINED, data, first, stored);
+    v.type = SHERD_F32;
+    v.halves = stored == SHERD_BF16;
+    v.low = low ? low + (v.first - store_state_first(s, unit)) : NULL;
+    return v;
 }
 
 int store_views(const struct shard_store *s, const char *const *state_names, struct shard_view *out, int cap)
@@ -252,9 +274,13 @@ int store_views(const struct shard_store *s, const char *const *state_names, str
         int k = 0;
         if (unit->layout->elems[SHARD_TRAINED]) {
             int64_t first = store_state_first(s, u);
-            v[k++] = view_of(s, "weight", u, SHARD_TRAINED, unit->master, first, SHERD_F32);
+            if (unit->low)
+                v[k++] = float_view_of(s, "weight", u, unit->param[SHARD_TRAINED],
+                    store_param_first(s, u, SHARD_TRAINED), SHERD_BF16, unit->low);
+            else
+                v[k++] = float_view_of(s, "weight", u, unit->master, first, SHERD_F32, NULL);
             for (int i = 0; i < s->desc.n_states; i++)
-                v[k++] = view_of(s, state_names[i], u, SHARD_TRAINED, unit->state[i], first, SHERD_F32);
+                v[k++] = float_view_of(s, state_names[i], u, unit->state[i], first, s->desc.state, NULL);
         }
         if (unit->layout->elems[SHARD_FROZEN])
             v[k++] = view_of(s, "weight", u, SHARD_FROZEN, unit->param[SHARD_FROZEN],

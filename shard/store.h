@@ -20,14 +20,15 @@ struct shard_unit {
     const struct shard_unit_layout *layout;
     void *param[SHARD_SEGMENTS]; /* whole, or the slice where the stage shards parameters */
     float *master;               /* TRAINED, whole or slice as the stage has state; is the parameter if F32 */
-    float *state[STORE_MAX_STATES]; /* the same range as master */
-    void *grad;                     /* what the update reads, the same range; type grad_type */
-    void *partial;                  /* stages 0, 1: whole gradient at rest; else NULL */
-    int slot, partial_slot;         /* where it is gathered / its partial is now; -1 = not */
-    struct sherd_event *full;       /* compute: the partial is complete; reduce queue waits */
-    struct sherd_event *reduced;    /* reduce queue: the gradient at rest is complete */
-    struct sherd_event *updated;    /* update queue: parameters at rest are new, the gradient was read */
-    struct sherd_event *published;  /* gather queue: the whole parameters are new; compute waits */
+    int16_t *low; /* instead of master where that is split, the same range: the rest of param */
+    void *state[STORE_MAX_STATES]; /* the same range */
+    void *grad;                    /* what the update reads, the same range; type grad_type */
+    void *partial;                 /* stages 0, 1: whole gradient at rest; else NULL */
+    int slot, partial_slot;        /* where it is gathered / its partial is now; -1 = not */
+    struct sherd_event *full;      /* compute: the partial is complete; reduce queue waits */
+    struct sherd_event *reduced;   /* reduce queue: the gradient at rest is complete */
+    struct sherd_event *updated;   /* update queue: parameters at rest are new, the gradient was read */
+    struct sherd_event *published; /* gather queue: the whole parameters are new; compute waits */
 };
 
 /* A full-size buffer that units take turns in. `ready`: its contents may be read (gather queue). `released`:

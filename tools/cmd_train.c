@@ -71,7 +71,7 @@ static void show_progress(void *ctx, const char *line)
 
 static int run_rank(const struct sherd_config *config, const struct sherd_world *world)
 {
-    char name[32];
+    char name[32], cache[RANK_PATH_BYTES];
     struct sherd_device *device = NULL;
     struct sherd_comm *comm = NULL;
     if (catch_signals() != 0) {
@@ -82,6 +82,7 @@ static int run_rank(const struct sherd_config *config, const struct sherd_world 
     int st = sherd_device_open(&device,
         &(struct sherd_device_desc){ .name = rank_device(config->run.device, world->local_rank, name),
             .threads = threads,
+            .tune = config->run.tune && !config->run.deterministic ? rank_cache(cache) : NULL,
             .async = config->shard.overlap });
     if (st == SHERD_OK)
         st = sherd_comm_open(&comm, device,

@@ -7,6 +7,7 @@
 
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -61,5 +62,19 @@ const char *rank_device(const char *name, int local_rank, char buf[32])
     if (strcmp(name, "cuda") != 0)
         return name;
     snprintf(buf, 32, "cuda:%d", local_rank);
+    return buf;
+}
+
+const char *rank_cache(char buf[RANK_PATH_BYTES])
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int n = 0;
+    buf[0] = 0;
+    if (cache && cache[0] == '/')
+        n = snprintf(buf, RANK_PATH_BYTES, "%s/sherd", cache);
+    else if (home && home[0] == '/')
+        n = snprintf(buf, RANK_PATH_BYTES, "%s/.cache/sherd", home);
+    if (n >= RANK_PATH_BYTES)
+        buf[0] = 0;
     return buf;
 }

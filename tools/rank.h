@@ -22,4 +22,9 @@ int rank_cores(int local_size);
 /* "cuda" is one GPU for each rank of the host: that of the local rank. Returns name or buf. */
 const char *rank_device(const char *name, int local_rank, char buf[32]);
 
+/* Where devices keep what they measured, for sherd_device_desc: $XDG_CACHE_HOME/sherd or ~/.cache/sherd; ""
+ * where neither variable is set. Returns buf. */
+#define RANK_PATH_BYTES 4096
+const char *rank_cache(char buf[RANK_PATH_BYTES]);
+
 #endif

@@ -6,10 +6,71 @@
  */
 #include <math.h>
 
+#include "base/rng.h"
 #include "base/status.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/vec.h"
 #include "device/scratch.h"
+
+/* A weight as float: its master, or joined from its halves. */
+VEC_INLINE float *weight_load(
+    float *master, const void *param, const int16_t *low, int64_t at, int64_t n, float *buf)
+{
+    if (!low)
+        return master + at;
+    const bf16 *h = (const bf16 *)param + at;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        buf[i] = bf16_join(h[i], low[at + i]);
+    return buf;
+}
+
+VEC_INLINE void weight_store(
+    void *param, enum sherd_dtype type, int16_t *low, int64_t at, int64_t n, const float *w)
+{
+    int16_t unused[VEC_BLOCK], *rest = low ? low + at : unused;
+    if (!param)
+        return;
+    if (type == SHERD_F32) {
+        memcpy((float *)param + at, w, (size_t)n * sizeof(*w));
+        return;
+    }
+    bf16 *h = (bf16 *)param + at;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        h[i] = bf16_split(w[i], &rest[i]);
+}
+
+/* Where the bits for rounding at random come from. */
+struct draws {
+    uint64_t seed, stream, block;
+    int64_t first;
+};
+
+/* A step has 2^32 blocks of four words, one word for an element. */
+VEC_INLINE struct draws draws_of(uint64_t seed, uint64_t stream, int64_t step, int64_t first)
+{
+    return (struct draws){ seed, stream, (uint64_t)step << 32, first };
+}
+
+/* The words of elements [at, at + n); none are drawn for float. */
+VEC_INLINE void draw(uint32_t *word, const struct draws *d, int64_t at, int64_t n, enum sherd_dtype type)
+{
+    if (type == SHERD_BF16)
+        rng_words(word, n, d->seed, d->stream, d->block, d->first + at);
+}
+
+/* State of type BF16 from floats; `shift` says which half of a word decides. */
+VEC_INLINE void state_store(void *state, int64_t at, int64_t n, enum sherd_dtype type, const float *from,
+    const uint32_t *word, int shift)
+{
+    if (type == SHERD_F32)
+        return;
+    bf16 *h = (bf16 *)state + at;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        h[i] = bf16_from_float_at_random(from[i], word[i] >> shift & 0xffffu);
+}
 
 /* AdamW with what does not depend on the element computed once. */
 struct adamw {
@@ -27,12 +88,19 @@ VEC_CLONES static void adamw_task(const void *ctx, int64_t task, void *panel)
     int64_t at = task * CPU_TASK_ELEMS, end = MIN(at + CPU_TASK_ELEMS, a->n);
     const float factor = s->factor, beta1 = a->beta1, beta2 = a->beta2, rise1 = s->rise1, rise2 = s->rise2;
     const float rate = s->rate, root = s->root, keep = s->keep, eps = a->eps;
-    float from[VEC_BLOCK];
+    const struct draws draws = draws_of(a->seed, a->stream, a->rates ? a->rates->step : a->step, a->first);
+    float from[VEC_BLOCK], w_buf[VEC_BLOCK], m_buf[VEC_BLOCK], v_buf[VEC_BLOCK];
+    uint32_t word[VEC_BLOCK];
     (void)panel;
     for (; at < end; at += VEC_BLOCK) {
         int64_t n = MIN(VEC_BLOCK, end - at);
         const float *grad = vec_load(a->grad, at, n, a->grad_type, from);
-        float *restrict w = a->master + at, *restrict m = a->m + at, *restrict v = a->v + at;
+        float *restrict w = weight_load(a->master, a->param, a->low, at, n, w_buf);
+        float *restrict m = vec_place(a->m, at, a->state_type, m_buf);
+        float *restrict v = vec_place(a->v, at, a->state_type, v_buf);
+        vec_load(a->m, at, n, a->state_type, m_buf);
+        vec_load(a->v, at, n, a->state_type, v_buf);
+        draw(word, &draws, at, n, a->state_type);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) {
             float g = grad[i] * factor;
@@ -42,12 +110,9 @@ VEC_CLONES static void adamw_task(const void *ctx, int64_t task, void *panel)
             v[i] = v1;
             w[i] = keep * w[i] - rate * m1 / (sqrtf(v1) * root + eps);
         }
-        if (!a->param)
-            continue;
-        if (a->param_type == SHERD_F32)
-            memcpy((float *)a->param + at, w, (size_t)n * sizeof(*w));
-        else
-            vec_store(a->param, at, n, a->param_type, w);
+        state_store(a->m, at, n, a->state_type, m, word, 0);
+        state_store(a->v, at, n, a->state_type, v, word, 16);
+        weight_store(a->param, a->param_type, a->low, at, n, w);
     }
 }
 
@@ -76,13 +141,17 @@ VEC_CLONES static void sgd_task(const void *ctx, int64_t task, void *panel)
     int64_t at = task * CPU_TASK_ELEMS, end = MIN(at + CPU_TASK_ELEMS, a->n);
     const float factor = *a->factor, decay = a->weight_decay, lr = a->rates ? a->rates->lr : a->lr;
     const float momentum = a->step == 1 ? 0.0f : a->momentum;
-    float from[VEC_BLOCK], move[VEC_BLOCK];
+    const struct draws draws = draws_of(a->seed, a->stream, a->rates ? a->rates->step : a->step, a->first);
+    float from[VEC_BLOCK], w_buf[VEC_BLOCK], m_buf[VEC_BLOCK];
+    uint32_t word[VEC_BLOCK];
     (void)panel;
     for (; at < end; at += VEC_BLOCK) {
         int64_t n = MIN(VEC_BLOCK, end - at);
         const float *grad = vec_load(a->grad, at, n, a->grad_type, from);
-        float *w = a->master + at, *m = a->m ? a->m + at : move;
+        float *w = weight_load(a->master, a->param, a->low, at, n, w_buf);
+        float *m = a->m ? vec_place(a->m, at, a->state_type, m_buf) : m_buf;
         if (momentum != 0) {
+            vec_load(a->m, at, n, a->state_type, m_buf);
 #pragma omp simd
             for (int64_t i = 0; i < n; i++)
                 m[i] = momentum * m[i] + (grad[i] * factor + decay * w[i]);
@@ -94,12 +163,11 @@ VEC_CLONES static void sgd_task(const void *ctx, int64_t task, void *panel)
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
             w[i] -= lr * m[i];
-        if (!a->param)
-            continue;
-        if (a->param_type == SHERD_F32)
-            memcpy((float *)a->param + at, w, (size_t)n * sizeof(*w));
-        else
-            vec_store(a->param, at, n, a->param_type, w);
+        if (a->m) {
+            draw(word, &draws, at, n, a->state_type);
+            state_store(a->m, at, n, a->state_type, m, word, 0);
+        }
+        weight_store(a->param, a->param_type, a->low, at, n, w);
     }
 }
 
@@ -109,6 +177,40 @@ int cpu_sgd(struct cpu_lane *lane, const void *args)
     if (a->n == 0 || isnan(*a->factor))
         return SHERD_OK;
     return cpu_parallel(lane, sgd_task, a, cpu_tasks(a->n, CPU_TASK_ELEMS), 0);
+}
+
+/* ---- a float as two halves ---- */
+
+VEC_CLONES static void split_task(const void *ctx, int64_t task, void *panel)
+{
+    const struct sherd_split *a = ctx;
+    int64_t at = task * CPU_TASK_ELEMS, end = MIN(at + CPU_TASK_ELEMS, a->n);
+    (void)panel;
+    for (; at < end; at += VEC_BLOCK)
+        weight_store(a->param, SHERD_BF16, a->low, at, MIN(VEC_BLOCK, end - at), a->master + at);
+}
+
+int cpu_split(struct cpu_lane *lane, const void *args)
+{
+    const struct sherd_split *a = args;
+    return cpu_parallel(lane, split_task, a, cpu_tasks(a->n, CPU_TASK_ELEMS), 0);
+}
+
+VEC_CLONES static void join_task(const void *ctx, int64_t task, void *panel)
+{
+    const struct sherd_join *a = ctx;
+    int64_t at = task * CPU_TASK_ELEMS, end = MIN(at + CPU_TASK_ELEMS, a->n);
+    const bf16 *h = a->param;
+    (void)panel;
+#pragma omp simd
+    for (int64_t i = at; i < end; i++)
+        a->master[i] = bf16_join(h[i], a->low ? a->low[i] : 0);
+}
+
+int cpu_join(struct cpu_lane *lane, const void *args)
+{
+    const struct sherd_join *a = args;
+    return cpu_parallel(lane, join_task, a, cpu_tasks(a->n, CPU_TASK_ELEMS), 0);
 }
 
 /* ---- sums ---- */

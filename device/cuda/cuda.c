@@ -138,7 +138,6 @@ static int check_arch(const char *name, int index)
 
 static int cuda_open(struct sherd_device *dev, const struct sherd_device_desc *desc)
 {
-    (void)desc; /* threads and async are the CPU's */
     int st = SHERD_OK, index = 0;
     SHERD_TRY(find_gpu(dev->name, &index));
     struct cuda_device *cd = mem_zalloc(1, sizeof(*cd));
@@ -149,7 +148,7 @@ static int cuda_open(struct sherd_device *dev, const struct sherd_device_desc *d
     SHERD_TRY_OUT(check_arch(dev->name, index));
     SHERD_TRY_OUT(
         CUDA_CHECK(cudaDeviceGetAttribute(&cd->multiprocessors, cudaDevAttrMultiProcessorCount, index)));
-    SHERD_TRY_OUT(matmul_open(cd));
+    SHERD_TRY_OUT(matmul_open(cd, desc->tune));
     struct cudaDeviceProp about;
     SHERD_TRY_OUT(CUDA_CHECK(cudaGetDeviceProperties(&about, index)));
     snprintf(dev->model, sizeof(dev->model), "%.63s", about.name);

@@ -70,6 +70,11 @@ void *mem_zalloc(size_t n, size_t size)
     return host->mem_zalloc(n, size);
 }
 
+int mem_grow(void *items, int *cap, int need, size_t size)
+{
+    return host->mem_grow(items, cap, need, size);
+}
+
 void *mem_realloc(void *p, size_t n, size_t size)
 {
     return host->mem_realloc(p, n, size);

@@ -4,19 +4,24 @@
  * Matrix products by cuBLASLt, with plans kept for the shapes seen. cuBLASLt counts columns first: our
  * row-major c[m,n] is its column-major n x m, so it is asked for transposed(c) = transposed(b) transposed(a),
  * and no data moves. Float products are float throughout (no TF32); sums of bf16 products are float. Only
- * algorithms that give the same bits at every run are allowed.
+ * algorithms that give the same bits at every run are allowed; which of them is used is the library's first
+ * answer, or, where the device was opened with `tune`, the one that was fastest here.
  */
 #include <cublasLt.h>
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "device/choices.h"
 #include "device/cuda/launch.h"
 #include "device/ops.h"
 
 #define PLANS 1024 /* slots, a power of two; a model has some tens of shapes */
 #define PROBES 8   /* slots looked at before one is taken over */
+#define TRIED 16   /* answers of the library that are timed */
 
 /* All that an algorithm depends on. No padding: compared and hashed as bytes. */
 struct plan_key {
@@ -35,8 +40,13 @@ struct plan {
     cublasLtMatmulAlgo_t algo;
 };
 
+_Static_assert(sizeof(struct plan_key) == CHOICE_KEY_BYTES, "the key of a choice is that of a plan");
+_Static_assert(sizeof(cublasLtMatmulAlgo_t) == CHOICE_VALUE_BYTES, "the value of a choice is an algorithm");
+
 struct matmul_plans {
     cublasLtHandle_t handle;
+    int tune;
+    struct choices choices; /* what tuning found, here and in earlier runs */
     struct plan plans[PLANS];
 };
 
@@ -50,13 +60,32 @@ static int check_at(cublasStatus_t status, const char *what, const char *file, i
 #define LT_CHECK(call) check_at(call, #call, __FILE__, __LINE__)
 #define LT_TRY(call) SHERD_TRY(LT_CHECK(call))
 
-int matmul_open(struct cuda_device *cd)
+/* Choices hold for one model of GPU and one version of the library. */
+static int open_choices(struct cuda_device *cd, const char *folder)
+{
+    struct cudaDeviceProp prop;
+    char name[sizeof(prop.name) + 64];
+    if (!folder)
+        return SHERD_OK;
+    CUDA_TRY(cudaGetDeviceProperties(&prop, cd->index));
+    for (char *c = prop.name; *c; c++)
+        *c = *c == ' ' || *c == '/' ? '-' : *c;
+    snprintf(name, sizeof(name), "matmul-%s-cublaslt%zu.txt", prop.name, cublasLtGetVersion());
+    cd->plans->tune = 1;
+    return choices_open(&cd->plans->choices, *folder ? folder : NULL, name);
+}
+
+int matmul_open(struct cuda_device *cd, const char *tune)
 {
     cd->plans = mem_zalloc(1, sizeof(*cd->plans));
     if (!cd->plans)
         return SHERD_ENOMEM;
     int st = LT_CHECK(cublasLtCreate(&cd->plans->handle));
+    if (st == SHERD_OK)
+        st = open_choices(cd, tune);
     if (st != SHERD_OK) {
+        if (cd->plans->handle)
+            (void)cublasLtDestroy(cd->plans->handle);
         mem_free(cd->plans);
         cd->plans = NULL;
     }
@@ -70,6 +99,7 @@ void matmul_close(struct cuda_device *cd)
     cublasStatus_t status = cublasLtDestroy(cd->plans->handle);
     if (status != CUBLAS_STATUS_SUCCESS)
         log_warn("cublasLtDestroy: %s", cublasLtGetStatusString(status));
+    choices_close(&cd->plans->choices);
     mem_free(cd->plans);
     cd->plans = NULL;
 }
@@ -170,17 +200,126 @@ static int prefer(cublasLtMatmulPreferenceOpaque_t *pref, const struct plan_key 
     return SHERD_OK;
 }
 
-/* The library's own first choice. This is the place to time several of its answers and keep the fastest. */
-static int choose(cublasLtHandle_t handle, struct plan *p)
+static int run_algo(const struct matmul_plans *plans, struct plan *p, const cublasLtMatmulAlgo_t *algo,
+    const struct cuda_queue *cq, const struct sherd_matmul *a, void *out)
 {
+    const float alpha = 1, beta = a->add ? 1 : 0;
+    if (p->key.bias)
+        LT_TRY(cublasLtMatmulDescSetAttribute(
+            &p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a->bias, sizeof(a->bias)));
+    return LT_CHECK(cublasLtMatmul(plans->handle, &p->desc, &alpha, a->b, &p->b, a->a, &p->a, &beta,
+        a->add ? a->add : out, &p->c, out, &p->c, algo, cq->workspace,
+        cq->workspace ? CUDA_WORKSPACE_BYTES : 0, cq->stream));
+}
+
+/* ---- choosing ---- */
+
+/* One product being timed; the result goes to a place of its own. */
+struct trial {
+    const struct matmul_plans *plans;
+    struct plan *plan;
+    const struct cuda_queue *cq;
+    const struct sherd_matmul *a;
+    void *out;
+    cudaEvent_t from, to;
+};
+
+/* Milliseconds of one run; infinity for an algorithm that does not run after all. */
+static int time_algo(const struct trial *t, const cublasLtMatmulAlgo_t *algo, int runs, float *ms)
+{
+    *ms = INFINITY;
+    for (int i = -1; i < runs; i++) {
+        if (i == 0)
+            CUDA_TRY(cudaEventRecord(t->from, t->cq->stream));
+        if (run_algo(t->plans, t->plan, algo, t->cq, t->a, t->out) != SHERD_OK)
+            return SHERD_OK;
+    }
+    CUDA_TRY(cudaEventRecord(t->to, t->cq->stream));
+    CUDA_TRY(cudaEventSynchronize(t->to));
+    CUDA_TRY(cudaEventElapsedTime(ms, t->from, t->to));
+    *ms /= (float)runs;
+    return SHERD_OK;
+}
+
+/* The fastest of all answers roughly, then of the best three with care. */
+static int fastest(const struct trial *t, const cublasLtMatmulHeuristicResult_t *results, int n, int *best)
+{
+    float ms[TRIED], again;
+    for (int i = 0; i < n; i++)
+        SHERD_TRY(time_algo(t, &results[i].algo, 3, &ms[i]));
+    *best = 0;
+    float least = INFINITY;
+    for (int k = 0; k < MIN(n, 3); k++) {
+        int at = 0;
+        for (int i = 1; i < n; i++)
+            at = ms[i] < ms[at] ? i : at;
+        SHERD_TRY(time_algo(t, &results[at].algo, 12, &again));
+        ms[at] = INFINITY;
+        if (again < least) {
+            least = again;
+            *best = at;
+        }
+    }
+    log_debug("matmul %d x %d x %d: choice %d of %d, %.3f ms", (int)t->plan->key.m, (int)t->plan->key.n,
+        (int)t->plan->key.k, *best, n, (double)least);
+    return SHERD_OK;
+}
+
+/* Times the library's answers on the operands at hand. Waits for the queue. */
+static int tune(struct sherd_queue *queue, struct plan *p, const struct sherd_matmul *a,
+    const cublasLtMatmulHeuristicResult_t *results, int n, int *best)
+{
+    struct trial t = { cuda_device(queue->dev)->plans, p, cuda_queue(queue), a, NULL, NULL, NULL };
+    size_t bytes = (size_t)(a->m * a->n) * sherd_dtype_bytes(a->c_type);
+    int st = SHERD_OK;
+    SHERD_TRY(cuda_wait_stream(cuda_device(queue->dev), t.cq->stream));
+    if (cudaMalloc(&t.out, bytes) != cudaSuccess) {
+        (void)cudaGetLastError();
+        log_warn("matmul %d x %d x %d is not tuned: no %zu bytes of GPU memory are free for a trial",
+            (int)p->key.m, (int)p->key.n, (int)p->key.k, bytes);
+        return SHERD_OK;
+    }
+    SHERD_TRY_OUT(CUDA_CHECK(cudaEventCreate(&t.from)));
+    SHERD_TRY_OUT(CUDA_CHECK(cudaEventCreate(&t.to)));
+    SHERD_TRY_OUT(fastest(&t, results, n, best));
+    SHERD_TRY_OUT(choices_add(&cuda_device(queue->dev)->plans->choices, &p->key, &results[*best].algo));
+out:
+    if (t.from)
+        SHERD_KEEP(st, CUDA_CHECK(cudaEventDestroy(t.from)));
+    if (t.to)
+        SHERD_KEEP(st, CUDA_CHECK(cudaEventDestroy(t.to)));
+    SHERD_KEEP(st, CUDA_CHECK(cudaFree(t.out)));
+    return st;
+}
+
+/* Takes over a choice of an earlier run if the library still accepts it. */
+static int recall(const struct matmul_plans *plans, struct plan *p)
+{
+    cublasLtMatmulHeuristicResult_t check;
+    const unsigned char *kept = choices_find(&plans->choices, &p->key);
+    if (!kept)
+        return 0;
+    memcpy(&p->algo, kept, sizeof(p->algo));
+    return cublasLtMatmulAlgoCheck(plans->handle, &p->desc, &p->b, &p->a, &p->c, &p->c, &p->algo, &check) ==
+               CUBLAS_STATUS_SUCCESS &&
+           check.workspaceSize <= (p->key.workspace ? CUDA_WORKSPACE_BYTES : 0);
+}
+
+static int choose(struct sherd_queue *queue, struct plan *p, const struct sherd_matmul *a)
+{
+    const struct matmul_plans *plans = cuda_device(queue->dev)->plans;
     cublasLtMatmulPreferenceOpaque_t pref;
-    cublasLtMatmulHeuristicResult_t result;
-    int found = 0;
+    cublasLtMatmulHeuristicResult_t results[TRIED];
+    int found = 0, best = 0;
+    if (plans->tune && recall(plans, p))
+        return SHERD_OK;
     SHERD_TRY(prefer(&pref, &p->key));
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        handle, &p->desc, &p->b, &p->a, &p->c, &p->c, &pref, 1, &result, &found);
+        plans->handle, &p->desc, &p->b, &p->a, &p->c, &p->c, &pref, plans->tune ? TRIED : 1, results, &found);
     if (status == CUBLAS_STATUS_SUCCESS && found > 0) {
-        p->algo = result.algo;
+        if (plans->tune && found > 1)
+            SHERD_TRY(tune(queue, p, a, results, found, &best));
+        p->algo = results[best].algo;
         return SHERD_OK;
     }
     if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_NOT_SUPPORTED &&
@@ -203,8 +342,10 @@ static int has_plan(const struct matmul_plans *plans, const struct plan_key *key
 }
 
 /* The plan for a key, made at its first use. A full neighbourhood gives up its first slot. */
-static int find_plan(struct matmul_plans *plans, const struct plan_key *key, struct plan **out)
+static int find_plan(
+    struct sherd_queue *queue, const struct plan_key *key, const struct sherd_matmul *a, struct plan **out)
 {
+    struct matmul_plans *plans = cuda_device(queue->dev)->plans;
     uint32_t home = hash(key);
     struct plan *p = NULL;
     for (uint32_t i = 0; i < PROBES; i++) {
@@ -223,22 +364,10 @@ static int find_plan(struct matmul_plans *plans, const struct plan_key *key, str
     p->key = *key;
     int st = describe(p);
     if (st == SHERD_OK)
-        st = choose(plans->handle, p);
+        st = choose(queue, p, a);
     p->key.used = st == SHERD_OK;
     *out = p;
     return st;
-}
-
-static int run_plan(
-    cublasLtHandle_t handle, struct plan *p, const struct cuda_queue *cq, const struct sherd_matmul *a)
-{
-    const float alpha = 1, beta = a->add ? 1 : 0;
-    if (p->key.bias)
-        LT_TRY(cublasLtMatmulDescSetAttribute(
-            &p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a->bias, sizeof(a->bias)));
-    return LT_CHECK(cublasLtMatmul(handle, &p->desc, &alpha, a->b, &p->b, a->a, &p->a, &beta,
-        a->add ? a->add : a->c, &p->c, a->c, &p->c, &p->algo, cq->workspace,
-        cq->workspace ? CUDA_WORKSPACE_BYTES : 0, cq->stream));
 }
 
 static int matmul(struct sherd_queue *queue, const struct sherd_matmul *a, const struct plan_key *key)
@@ -247,10 +376,10 @@ static int matmul(struct sherd_queue *queue, const struct sherd_matmul *a, const
     struct cuda_queue *cq = cuda_queue(queue);
     struct plan *plan = NULL;
     cudaStream_t stream = cuda_enter(queue);
-    SHERD_TRY(find_plan(plans, key, &plan));
+    SHERD_TRY(find_plan(queue, key, a, &plan));
     if (plan->plain)
         return cuda_matmul_plain(stream, a);
-    SHERD_TRY(run_plan(plans->handle, plan, cq, a));
+    SHERD_TRY(run_algo(plans, plan, &plan->algo, cq, a, a->c));
     return a->bias && !plan->key.bias ? cuda_add_bias(stream, a) : SHERD_OK;
 }
 

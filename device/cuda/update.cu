@@ -11,6 +11,175 @@
 
 #define SUM_THREADS 1024
 
+/* ---- floats as two halves, as base/half.h has them ---- */
+
+/* Eight or one int16 as floats' rest. */
+template <int W> static __device__ __forceinline__ void load_low(int (&v)[W], const int16_t *p, int k)
+{
+    if (W == WIDE && k == W) {
+        uint4 raw = *reinterpret_cast<const uint4 *>(p);
+        const int16_t *x = reinterpret_cast<const int16_t *>(&raw);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            v[j] = x[j % WIDE];
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < W; j++)
+        v[j] = j < k ? p[j] : 0;
+}
+
+/* w[W] to the halves: the rounded one to param, the rest to low, which may be NULL. */
+template <int W>
+static __device__ __forceinline__ void store_halves(bf16 *param, int16_t *low, const float (&w)[W], int k)
+{
+    uint16_t high[WIDE], rest[WIDE];
+#pragma unroll
+    for (int j = 0; j < W; j++) {
+        uint32_t u = __float_as_uint(w[j]);
+        u = (u & 0x7fffffffu) > 0x7f800000u ? (u & 0x80000000u) | 0x7fc00000u : u;
+        high[j] = (uint16_t)((u + 0x8000u) >> 16);
+        rest[j] = (uint16_t)u;
+    }
+    if (W == WIDE && k == W) {
+        uint4 raw;
+        uint16_t *x = reinterpret_cast<uint16_t *>(&raw);
+#pragma unroll
+        for (int j = 0; j < WIDE; j++)
+            x[j] = high[j];
+        *reinterpret_cast<uint4 *>(param) = raw;
+        if (!low)
+            return;
+#pragma unroll
+        for (int j = 0; j < WIDE; j++)
+            x[j] = rest[j];
+        *reinterpret_cast<uint4 *>(low) = raw;
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < W; j++) {
+        if (j >= k)
+            continue;
+        reinterpret_cast<uint16_t *>(param)[j] = high[j];
+        if (low)
+            low[j] = (int16_t)rest[j];
+    }
+}
+
+template <int W>
+static __device__ __forceinline__ void store_param(float *param, int16_t *, const float (&w)[W], int k)
+{
+    store<W>(param, w, k);
+}
+
+template <int W>
+static __device__ __forceinline__ void store_param(bf16 *param, int16_t *low, const float (&w)[W], int k)
+{
+    store_halves<W>(param, low, w, k);
+}
+
+/* The float weights: master, or param and low. */
+template <int W, typename P>
+static __device__ __forceinline__ void load_weight(
+    float (&w)[W], const P *param, const float *master, const int16_t *low, int k)
+{
+    if (!low) {
+        load<W>(w, master, k);
+        return;
+    }
+    int rest[W];
+    load<W>(w, param, k);
+    load_low<W>(rest, low, k);
+#pragma unroll
+    for (int j = 0; j < W; j++)
+        w[j] = __uint_as_float(__float_as_uint(w[j]) + (uint32_t)rest[j]);
+}
+
+/* ---- rounding at random: Philox 4x32-10, as base/rng.c has it ---- */
+
+struct draws {
+    uint64_t seed, stream, block;
+    int64_t first;
+};
+
+/* A step has 2^32 blocks of four words, one word for an element. */
+static __host__ __device__ uint64_t block_of(int64_t step)
+{
+    return (uint64_t)step << 32;
+}
+
+static struct draws draws_of(uint64_t seed, uint64_t stream, int64_t step, int64_t first)
+{
+    struct draws d = { seed, stream, block_of(step), first };
+    return d;
+}
+
+static __device__ __forceinline__ uint4 philox(uint64_t seed, uint64_t stream, uint64_t counter)
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    uint4 c = make_uint4(
+        (uint32_t)counter, (uint32_t)(counter >> 32), (uint32_t)stream, (uint32_t)(stream >> 32));
+#pragma unroll
+    for (int i = 0; i < 10; i++) {
+        uint32_t h0 = __umulhi(0xD2511F53u, c.x), l0 = 0xD2511F53u * c.x;
+        uint32_t h1 = __umulhi(0xCD9E8D57u, c.z), l1 = 0xCD9E8D57u * c.z;
+        c = make_uint4(h1 ^ c.y ^ k0, l1, h0 ^ c.w ^ k1, l0);
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return c;
+}
+
+/* One word for each of the elements [i, i + W). */
+template <int W>
+static __device__ __forceinline__ void draw(uint32_t (&word)[W], const struct draws &d, int64_t i)
+{
+    uint4 c = make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (int j = 0; j < W; j++) {
+        int64_t at = d.first + i + j;
+        int lane = (int)(at & 3);
+        if (j == 0 || lane == 0)
+            c = philox(d.seed, d.stream, d.block + (uint64_t)(at >> 2));
+        word[j] = lane == 0 ? c.x : lane == 1 ? c.y : lane == 2 ? c.z : c.w;
+    }
+}
+
+template <int W>
+static __device__ __forceinline__ void store_state(
+    float *p, const float (&v)[W], const uint32_t (&)[W], int, int k)
+{
+    store<W>(p, v, k);
+}
+
+/* `shift` says which half of a word decides. */
+template <int W>
+static __device__ __forceinline__ void store_state(
+    bf16 *p, const float (&v)[W], const uint32_t (&word)[W], int shift, int k)
+{
+    float rounded[W];
+#pragma unroll
+    for (int j = 0; j < W; j++) {
+        uint32_t u = __float_as_uint(v[j]), random = word[j] >> shift & 0xffffu;
+        uint32_t quiet = (u & 0x7fffffffu) > 0x7f800000u ? 0x400000u : 0u;
+        u = (u & 0x7f800000u) == 0x7f800000u ? u | quiet : u + random;
+        rounded[j] = __uint_as_float(u & 0xffff0000u);
+    }
+    store<W>(p, rounded, k);
+}
+
+static __device__ __forceinline__ int is_float(const float *)
+{
+    return 1;
+}
+
+static __device__ __forceinline__ int is_float(const bf16 *)
+{
+    return 0;
+}
+
+/* ---- updates ---- */
+
 /* What does not depend on the element, as the CPU has it. */
 struct adamw_step {
     float beta1, beta2, rise1, rise2; /* rise: 1 - beta */
@@ -20,9 +189,9 @@ struct adamw_step {
     float eps, weight_decay;
 };
 
-template <typename P, typename G, int W>
-__global__ void adamw_kernel(P *param, float *master, float *m, float *v, const G *grad, const float *factor,
-    const struct sherd_rates *rates, int64_t n, struct adamw_step s)
+template <typename P, typename G, typename S, int W>
+__global__ void adamw_kernel(P *param, float *master, int16_t *low, S *m, S *v, const G *grad,
+    const float *factor, const struct sherd_rates *rates, int64_t n, struct adamw_step s, struct draws draws)
 {
     int64_t i;
     int k = my_span<W>(n, &i);
@@ -30,15 +199,19 @@ __global__ void adamw_kernel(P *param, float *master, float *m, float *v, const 
     if (k == 0 || isnan(f))
         return;
     if (rates) {
+        draws.block = block_of(rates->step);
         s.rate = rates->rate;
         s.root = rates->root;
         s.keep = (float)(1.0 - (double)rates->lr * (double)s.weight_decay);
     }
     float g[W], w[W], a[W], b[W];
+    uint32_t word[W] = {};
     load<W>(g, grad + i, k);
-    load<W>(w, master + i, k);
+    load_weight<W>(w, param + i, master + i, low ? low + i : NULL, k);
     load<W>(a, m + i, k);
     load<W>(b, v + i, k);
+    if (!is_float(m))
+        draw<W>(word, draws, i);
 #pragma unroll
     for (int j = 0; j < W; j++) {
         g[j] *= f;
@@ -46,11 +219,12 @@ __global__ void adamw_kernel(P *param, float *master, float *m, float *v, const 
         b[j] = s.beta2 * b[j] + s.rise2 * (g[j] * g[j]);
         w[j] = s.keep * w[j] - s.rate * a[j] / (sqrtf(b[j]) * s.root + s.eps);
     }
-    store<W>(master + i, w, k);
-    store<W>(m + i, a, k);
-    store<W>(v + i, b, k);
+    if (!low)
+        store<W>(master + i, w, k);
+    store_state<W>(m + i, a, word, 0, k);
+    store_state<W>(v + i, b, word, 16, k);
     if (param)
-        store<W>(param + i, w, k);
+        store_param<W>(param + i, low ? low + i : NULL, w, k);
 }
 
 extern "C" int cuda_adamw(struct sherd_queue *queue, const void *args)
@@ -71,18 +245,20 @@ extern "C" int cuda_adamw(struct sherd_queue *queue, const void *args)
     s.keep = (float)(1.0 - (double)a->lr * (double)a->weight_decay);
     s.eps = a->eps;
     s.weight_decay = a->weight_decay;
-    int wide = aligned16(a->param) && aligned16(a->master) && aligned16(a->m) && aligned16(a->v) &&
-               aligned16(a->grad);
-    WITH_TYPE("adamw", param_type, P, WITH_TYPE("adamw", a->grad_type, G, WITH_WIDTH(wide, {
-        adamw_kernel<P, G, W><<<blocks_for(a->n, THREADS * W), THREADS, 0, stream>>>(
-            (P *)a->param, a->master, a->m, a->v, (const G *)a->grad, a->factor, a->rates, a->n, s);
-    })))
+    struct draws draws = draws_of(a->seed, a->stream, a->step, a->first);
+    int wide = aligned16(a->param) && aligned16(a->master) && aligned16(a->low) && aligned16(a->m) &&
+               aligned16(a->v) && aligned16(a->grad);
+    WITH_TYPE("adamw", param_type, P,
+        WITH_TYPE("adamw", a->grad_type, G, WITH_TYPE("adamw", a->state_type, S, WITH_WIDTH(wide, {
+            adamw_kernel<P, G, S, W><<<blocks_for(a->n, THREADS * W), THREADS, 0, stream>>>((P *)a->param,
+                a->master, a->low, (S *)a->m, (S *)a->v, (const G *)a->grad, a->factor, a->rates, a->n, s, draws);
+        }))))
     return CUDA_LAUNCHED("adamw");
 }
 
-template <typename P, typename G, int W>
-__global__ void sgd_kernel(P *param, float *master, float *m, const G *grad, const float *factor,
-    const struct sherd_rates *rates, int64_t n, float lr, float momentum, float weight_decay)
+template <typename P, typename G, typename S, int W>
+__global__ void sgd_kernel(P *param, float *master, int16_t *low, S *m, const G *grad, const float *factor,
+    const struct sherd_rates *rates, int64_t n, float lr, float momentum, float weight_decay, struct draws draws)
 {
     int64_t i;
     int k = my_span<W>(n, &i);
@@ -90,20 +266,27 @@ __global__ void sgd_kernel(P *param, float *master, float *m, const G *grad, con
     if (k == 0 || isnan(f))
         return;
     float g[W], w[W], a[W];
+    uint32_t word[W] = {};
     load<W>(g, grad + i, k);
-    load<W>(w, master + i, k);
+    load_weight<W>(w, param + i, master + i, low ? low + i : NULL, k);
     load<W>(a, m + i, momentum != 0 ? k : 0);
-    lr = rates ? rates->lr : lr;
+    if (rates) {
+        draws.block = block_of(rates->step);
+        lr = rates->lr;
+    }
+    if (m && !is_float(m))
+        draw<W>(word, draws, i);
 #pragma unroll
     for (int j = 0; j < W; j++) {
         a[j] = momentum * a[j] + (g[j] * f + weight_decay * w[j]);
         w[j] -= lr * a[j];
     }
-    store<W>(master + i, w, k);
+    if (!low)
+        store<W>(master + i, w, k);
     if (m)
-        store<W>(m + i, a, k);
+        store_state<W>(m + i, a, word, 0, k);
     if (param)
-        store<W>(param + i, w, k);
+        store_param<W>(param + i, low ? low + i : NULL, w, k);
 }
 
 extern "C" int cuda_sgd(struct sherd_queue *queue, const void *args)
@@ -111,15 +294,70 @@ extern "C" int cuda_sgd(struct sherd_queue *queue, const void *args)
     const struct sherd_sgd *a = (const struct sherd_sgd *)args;
     cudaStream_t stream = cuda_enter(queue);
     enum sherd_dtype param_type = a->param ? a->param_type : SHERD_F32;
-    float *m = a->m, momentum = a->step == 1 ? 0.0f : a->momentum; /* momentum 0: m is not read */
+    float momentum = a->step == 1 ? 0.0f : a->momentum; /* momentum 0: m is not read */
     if (a->n == 0)
         return SHERD_OK;
-    int wide = aligned16(a->param) && aligned16(a->master) && aligned16(m) && aligned16(a->grad);
-    WITH_TYPE("sgd", param_type, P, WITH_TYPE("sgd", a->grad_type, G, WITH_WIDTH(wide, {
-        sgd_kernel<P, G, W><<<blocks_for(a->n, THREADS * W), THREADS, 0, stream>>>((P *)a->param, a->master,
-            m, (const G *)a->grad, a->factor, a->rates, a->n, a->lr, momentum, a->weight_decay);
-    })))
+    struct draws draws = draws_of(a->seed, a->stream, a->step, a->first);
+    int wide = aligned16(a->param) && aligned16(a->master) && aligned16(a->low) && aligned16(a->m) &&
+               aligned16(a->grad);
+    WITH_TYPE("sgd", param_type, P,
+        WITH_TYPE("sgd", a->grad_type, G, WITH_TYPE("sgd", a->state_type, S, WITH_WIDTH(wide, {
+            sgd_kernel<P, G, S, W><<<blocks_for(a->n, THREADS * W), THREADS, 0, stream>>>((P *)a->param,
+                a->master, a->low, (S *)a->m, (const G *)a->grad, a->factor, a->rates, a->n, a->lr, momentum,
+                a->weight_decay, draws);
+        }))))
     return CUDA_LAUNCHED("sgd");
+}
+
+template <int W> __global__ void split_kernel(bf16 *param, int16_t *low, const float *master, int64_t n)
+{
+    int64_t i;
+    int k = my_span<W>(n, &i);
+    float w[W];
+    if (k == 0)
+        return;
+    load<W>(w, master + i, k);
+    store_halves<W>(param + i, low ? low + i : NULL, w, k);
+}
+
+extern "C" int cuda_split(struct sherd_queue *queue, const void *args)
+{
+    const struct sherd_split *a = (const struct sherd_split *)args;
+    cudaStream_t stream = cuda_enter(queue);
+    if (a->n == 0)
+        return SHERD_OK;
+    WITH_WIDTH(aligned16(a->param) && aligned16(a->low) && aligned16(a->master), {
+        split_kernel<W><<<blocks_for(a->n, THREADS * W), THREADS, 0, stream>>>(
+            (bf16 *)a->param, a->low, a->master, a->n);
+    })
+    return CUDA_LAUNCHED("split");
+}
+
+template <int W>
+__global__ void join_kernel(float *master, const bf16 *param, const int16_t *low, int64_t n)
+{
+    int64_t i;
+    int k = my_span<W>(n, &i);
+    float w[W];
+    if (k == 0)
+        return;
+    load<W>(w, param + i, k);
+    if (low)
+        load_weight<W>(w, param + i, NULL, low + i, k);
+    store<W>(master + i, w, k);
+}
+
+extern "C" int cuda_join(struct sherd_queue *queue, const void *args)
+{
+    const struct sherd_join *a = (const struct sherd_join *)args;
+    cudaStream_t stream = cuda_enter(queue);
+    if (a->n == 0)
+        return SHERD_OK;
+    WITH_WIDTH(aligned16(a->param) && aligned16(a->low) && aligned16(a->master), {
+        join_kernel<W><<<blocks_for(a->n, THREADS * W), THREADS, 0, stream>>>(
+            a->master, (const bf16 *)a->param, a->low, a->n);
+    })
+    return CUDA_LAUNCHED("join");
 }
 
 /* ---- sums in double ---- */

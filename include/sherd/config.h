@@ -30,12 +30,16 @@ enum sherd_resume { SHERD_RESUME_NEVER, SHERD_RESUME_AUTO, SHERD_RESUME_REQUIRED
 
 enum sherd_profile { SHERD_PROFILE_PROGRAM, SHERD_PROFILE_OPS };
 
+/* Where the float weights are when parameters are BF16: WHOLE beside them, or SPLIT: the other 16 bits. */
+enum sherd_master { SHERD_MASTER_WHOLE, SHERD_MASTER_SPLIT };
+
 #define SHERD_STAGES 4 /* rows of shard/stage.c: 0 to 3 */
 
 struct sherd_config {
     struct {
         const char *dir;    /* everything the run writes */
         const char *device; /* "cpu", "cuda" */
+        int tune;           /* GPU: see sherd_device_desc; not when deterministic */
         int64_t threads;    /* CPU threads of a rank; 0 = share the cores among the ranks of the host */
         int64_t seed;
         int deterministic; /* the same bits at every run, on GPUs too */
@@ -63,6 +67,8 @@ struct sherd_config {
     struct {
         enum sherd_dtype param;  /* weights and activations: F32 or BF16; masters are always F32 */
         enum sherd_dtype reduce; /* gradients on the wire: F32 or BF16 */
+        enum sherd_master master;
+        enum sherd_dtype state; /* the optimizer's: F32, or BF16 rounded at random */
     } dtype;
     struct {
         int64_t global, micro, accum; /* sequences; 0 = derived, as soon as the world is known */

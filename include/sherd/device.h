@@ -21,7 +21,10 @@ struct sherd_event;
 struct sherd_device_desc {
     const char *name; /* "cpu", "cuda" or "cuda:N"; NULL means "cpu" */
     int threads;      /* CPU: threads for the mathematics; 0 = one per available core */
-    int async;        /* CPU: side queues get a thread of their own, so that communication overlaps */
+    /* GPU: time the ways to do each matrix product at its first use and keep the choice in this folder for
+     * later runs ("" = only for this one). NULL: the library's own first choice, the same at every run. */
+    const char *tune;
+    int async; /* CPU: side queues get a thread of their own, so that communication overlaps */
 };
 
 /* Opens a device. The caller owns *out; everything made from it must be freed first.

@@ -48,6 +48,8 @@ extern "C" {
     XX(loss)                                                                                                 \
     XX(adamw)                                                                                                \
     XX(sgd)                                                                                                  \
+    XX(split)                                                                                                \
+    XX(join)                                                                                                 \
     XX(square_sum)                                                                                           \
     XX(ordered_sum)                                                                                          \
     XX(clip_factor)
@@ -251,38 +253,68 @@ struct sherd_loss {
  * again. */
 struct sherd_rates {
     float lr;
-    float rate; /* adamw: lr / (1 - beta1^step) */
-    float root; /* adamw: 1 / sqrt(1 - beta2^step) */
+    float rate;   /* adamw: lr / (1 - beta1^step) */
+    float root;   /* adamw: 1 / sqrt(1 - beta2^step) */
+    int32_t step; /* for rounding at random */
 };
 
 /* AdamW (arXiv 1711.05101) on n elements: g = grad * *factor; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
  * w -= lr * (m/c1 / (sqrt(v/c2) + eps) + weight_decay * w), c1 = 1 - b1^step, c2 = 1 - b2^step.
- * master is the float weight; param gets its rounded copy (param may be NULL: master is the parameter).
- * A factor that is NaN leaves everything unchanged: the step is not taken. step counts from 1. rates, if not
- * NULL, are taken when the work is done, in place of lr and step. */
+ * The float weight w is master, and param gets its rounded copy (param may be NULL: master is the parameter);
+ * or, with `low` and without master, w is param and low together, see sherd_split. A BF16 param is rounded as
+ * by sherd_split. Arithmetic is in float; m and v of type BF16 are rounded up or down at random, in
+ * proportion, by bits that depend on seed, stream, step and the place of the element in the stream (below
+ * 2^34) alone. A factor that is NaN leaves everything unchanged: the step is not taken. step counts from 1.
+ * rates, if not NULL, are taken when the work is done, in place of lr and step. */
 struct sherd_adamw {
     void *param;
-    float *master, *m, *v;
+    float *master;
+    int16_t *low;
+    void *m, *v;
     const void *grad;
     const float *factor;
     const struct sherd_rates *rates;
     int64_t n, step;
     float lr, beta1, beta2, eps, weight_decay;
-    enum sherd_dtype param_type, grad_type;
+    enum sherd_dtype param_type, grad_type, state_type;
+    uint64_t seed, stream; /* state_type BF16 only, as is */
+    int64_t first;         /* place of element 0 in the stream */
 };
 
 /* SGD with momentum as PyTorch has it: g = grad * *factor + weight_decay * w; m = momentum * m + g (m = g
- * at step 1); w -= lr * m. momentum 0: m may be NULL. NaN factor: nothing changes. rates, if not NULL: its
- * lr. */
+ * at step 1); w -= lr * m. momentum 0: m may be NULL. NaN factor: nothing changes. Weights, rounding, rates
+ * and the last three fields as in sherd_adamw. */
 struct sherd_sgd {
     void *param;
-    float *master, *m;
+    float *master;
+    int16_t *low;
+    void *m;
     const void *grad;
     const float *factor;
     const struct sherd_rates *rates;
     int64_t n, step;
     float lr, momentum, weight_decay;
-    enum sherd_dtype param_type, grad_type;
+    enum sherd_dtype param_type, grad_type, state_type;
+    uint64_t seed, stream;
+    int64_t first;
+};
+
+/* Cuts floats in two without loss: param (BF16) is the nearest, of two that are as near the one farther from
+ * zero; low is what is left, the bits of the float less those of param and 16 zeros. low may be NULL: then it
+ * is rounding alone. master may be host memory of sherd_host_alloc, as in sherd_join. */
+struct sherd_split {
+    void *param;
+    int16_t *low;
+    const float *master;
+    int64_t n;
+};
+
+/* The floats that were cut; with low NULL the values of param. */
+struct sherd_join {
+    float *master;
+    const void *param;
+    const int16_t *low;
+    int64_t n;
 };
 
 /* *sum += sum of x[i]^2, in double, in a fixed order. */

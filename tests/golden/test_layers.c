@@ -255,6 +255,7 @@ static void update_weight(struct runner *r, struct weight *weight, int64_t step)
                 weight->spec->flags & SHERD_NO_DECAY ? 0 : (float)gold_number(&r->gold, "weight_decay"),
             .param_type = r->type,
             .grad_type = SHERD_F32,
+            .state_type = SHERD_F32,
         }));
 }
 

@@ -218,7 +218,8 @@ static void updates(void **state)
         .beta1 = 0.9f,
         .beta2 = 0.95f,
         .eps = 1e-8f,
-        .grad_type = SHERD_F32 };
+        .grad_type = SHERD_F32,
+        .state_type = SHERD_F32 };
     const struct sherd_sgd sgd = { .master = P,
         .m = P,
         .grad = Q,
@@ -226,7 +227,8 @@ static void updates(void **state)
         .n = 1,
         .step = 1,
         .momentum = 0.9f,
-        .grad_type = SHERD_F32 };
+        .grad_type = SHERD_F32,
+        .state_type = SHERD_F32 };
     const struct sherd_square_sum square = {
         .sum = (double *)P, .x = Q, .n = 1, .type = SHERD_F32, .scratch = Q
     };
@@ -240,6 +242,15 @@ static void updates(void **state)
     REFUSES(adamw, adamw, beta2, -0.1f, SHERD_EINVAL);
     REFUSES(adamw, adamw, lr, NAN, SHERD_EINVAL);
     REFUSES(adamw, adamw, factor, NULL, SHERD_EINVAL);
+    REFUSES(adamw, adamw, state_type, SHERD_I32, SHERD_EUNSUPPORTED);
+    REFUSES(adamw, adamw, low, (int16_t *)(void *)Q, SHERD_EINVAL); /* and a master */
+    REFUSES(adamw, adamw, master, NULL, SHERD_EINVAL);
+    REFUSES(sgd, sgd, low, (int16_t *)(void *)Q, SHERD_EINVAL);
+    struct sherd_sgd random = sgd;
+    random.state_type = SHERD_BF16;
+    REFUSES(sgd, random, first, -1, SHERD_EINVAL);
+    REFUSES(sgd, random, first, INT64_C(1) << 34, SHERD_EINVAL);
+    REFUSES(sgd, random, step, INT64_C(1) << 32, SHERD_EINVAL);
     REFUSES(sgd, sgd, m, NULL, SHERD_EINVAL);
     REFUSES(sgd, sgd, weight_decay, INFINITY, SHERD_EINVAL);
     REFUSES(square_sum, square, sum, NULL, SHERD_EINVAL);

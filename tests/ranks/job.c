@@ -37,6 +37,7 @@ struct job job_default(void)
         .steps = 3,
         .param = SHERD_F32,
         .reduce = SHERD_F32,
+        .state = SHERD_F32,
         .optim = "adamw",
         .lr = 1e-2,
         .clip = 1.0,
@@ -81,6 +82,8 @@ static int make_config(const struct job *job, struct sherd_config *c)
     c->schedule.warmup = 2;
     c->train.steps = JOB_MAX_STEPS;
     c->train.recompute = job->recompute;
+    c->dtype.master = job->master;
+    c->dtype.state = job->state;
     return SHERD_OK;
 }
 

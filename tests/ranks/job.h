@@ -22,6 +22,8 @@ struct job {
     int steps;
     enum sherd_dtype param, reduce;
     enum sherd_recompute recompute;
+    enum sherd_master master;
+    enum sherd_dtype state;
     const char *optim;
     double lr, clip, weight_decay;
     const char *load, *save; /* step folder to start from; run folder to save to at the end; NULL = no */

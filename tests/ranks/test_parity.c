@@ -129,6 +129,67 @@ static void recomputing_changes_nothing(void **state)
     }
 }
 
+/* Masters cut in two are the same masters, in less memory. */
+static void split_masters_change_nothing(void **state)
+{
+    (void)state;
+    for (int trial = 0; trial < 16; trial++) {
+        struct job whole = job_default();
+        whole.stage = trial % 4;
+        whole.world = 1 + trial / 4;
+        whole.param = SHERD_BF16;
+        whole.poison = 1;
+        whole.steps = 8;
+        whole.accum = 1 + trial % 2;
+        whole.optim = trial % 3 ? "adamw" : "sgd";
+        job_pass(&whole);
+        struct job split = whole;
+        split.weights = split.grads = NULL;
+        split.master = SHERD_MASTER_SPLIT;
+        job_pass(&split);
+        job_same_bits(&split, &whole);
+        assert_int_equal(2 * split.memory.master, whole.memory.master);
+        job_free(&split);
+        job_free(&whole);
+    }
+}
+
+/* Optimizer states rounded at random: the same bits at all stages, and no further from float states than a
+ * twentieth of the way that the weights went. */
+static void bf16_states_agree(void **state)
+{
+    (void)state;
+    for (int trial = 0; trial < 4; trial++) {
+        struct job f32 = job_default(), start;
+        f32.world = 1 + trial;
+        f32.steps = 20;
+        f32.lr = 1e-3;
+        f32.param = trial % 2 ? SHERD_BF16 : SHERD_F32;
+        f32.master = trial == 3 ? SHERD_MASTER_SPLIT : SHERD_MASTER_WHOLE;
+        f32.optim = trial == 2 ? "sgd" : "adamw";
+        start = f32;
+        start.steps = 0;
+        job_pass(&start);
+        job_pass(&f32);
+        struct job j = f32;
+        j.weights = j.grads = NULL;
+        j.state = SHERD_BF16;
+        compare_stages(j, 0);
+        job_pass(&j);
+        assert_int_equal(2 * j.memory.state, f32.memory.state);
+        double apart = 0, way = 0;
+        for (int64_t i = 0; i < j.n_weights; i++) {
+            apart += pow((double)j.weights[i] - f32.weights[i], 2);
+            way += pow((double)f32.weights[i] - start.weights[i], 2);
+        }
+        if (!(apart > 0 && sqrt(apart / way) < 0.05))
+            fail_msg("trial %d: %.3g of the way apart", trial, sqrt(apart / way));
+        job_free(&j);
+        job_free(&f32);
+        job_free(&start);
+    }
+}
+
 /* Nothing is trained below block 1: what comes before runs forward once. */
 static void recomputing_below_frozen_layers(void **state)
 {
@@ -400,6 +461,9 @@ static void memory_and_bytes_are_what_was_planned(void **state)
             for (int accum = 1; accum <= 3; accum += 2) {
                 struct job j = job_default();
                 j.recompute = (enum sherd_recompute)(stage % 3);
+                j.param = w % 2 ? SHERD_BF16 : SHERD_F32;
+                j.master = w % 2 ? SHERD_MASTER_SPLIT : SHERD_MASTER_WHOLE;
+                j.state = w % 3 ? SHERD_BF16 : SHERD_F32;
                 j.world = worlds[w];
                 j.stage = stage;
                 j.accum = accum;
@@ -417,6 +481,8 @@ static void memory_and_bytes_are_what_was_planned(void **state)
                 c.dtype.param = j.param;
                 c.dtype.reduce = j.reduce;
                 c.train.recompute = j.recompute;
+                c.dtype.master = j.master;
+                c.dtype.state = j.state;
                 ASSERT_OK(sherd_model_build(&model, &j.model));
                 ASSERT_OK(sherd_plan_make(&plan, &c, model, j.world));
                 assert_memory_equal(&plan.memory, &j.memory, sizeof(plan.memory));
@@ -481,6 +547,8 @@ int main(void)
         cmocka_unit_test(stages_agree_for_llama_and_sgd),
         cmocka_unit_test(recomputing_changes_nothing),
         cmocka_unit_test(recomputing_below_frozen_layers),
+        cmocka_unit_test(split_masters_change_nothing),
+        cmocka_unit_test(bf16_states_agree),
         cmocka_unit_test(worlds_agree_closely),
         cmocka_unit_test(splits_agree_closely),
         cmocka_unit_test(batches_that_do_not_divide),
