@@ -47,9 +47,11 @@ static int hash_unit(struct sherd_engine *e, char *host, int unit, struct hashes
     if (stage->state != SHARD_WHOLE)
         return SHERD_OK;
     if (e->plan.type != SHERD_F32)
-        SHERD_TRY(add(e, host, u->master, trained * sizeof(float), &out->of[MASTERS]));
+        SHERD_TRY(add(e, host, u->low ? (const void *)u->low : u->master,
+            trained * memory_master_bytes(&e->plan.memory_desc), &out->of[MASTERS]));
     for (int i = 0; i < e->plan.optim->n_states; i++)
-        SHERD_TRY(add(e, host, u->state[i], trained * sizeof(float), &out->of[STATES]));
+        SHERD_TRY(
+            add(e, host, u->state[i], trained * sherd_dtype_bytes(e->store.desc.state), &out->of[STATES]));
     return SHERD_OK;
 }
 
