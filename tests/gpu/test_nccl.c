@@ -330,6 +330,29 @@ static void test_repeatable(void **state)
     t_ranks(RANKS, T_PROCESSES, repeatable, NULL);
 }
 
+/* More calls than are let under way at once, one after another on the same data. */
+static void many(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    (void)ctx;
+    struct place at;
+    int64_t n = 1000;
+    enter(&at, rank, comm, dev);
+    char *mine = expected(rank, 0, n, SHERD_F32, 9), *most = expected(-2, 0, n, SHERD_F32, 9);
+    send_up(&at, at.buf, mine, (size_t)n * 4);
+    for (int i = 0; i < 1000; i++)
+        T_OK(sherd_all_reduce(comm, at.queue, at.buf, at.buf, n, SHERD_F32, SHERD_REDUCE_MAX));
+    compare(&at, at.buf, most, (size_t)n * 4);
+    free(mine);
+    free(most);
+    leave(&at);
+}
+
+static void test_many(void **state)
+{
+    (void)state;
+    t_ranks(RANKS, T_PROCESSES, many, NULL);
+}
+
 /* ---- host helpers ---- */
 
 static void helpers(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
@@ -447,6 +470,37 @@ static void test_late_rank(void **state)
     t_shared_free(told, sizeof(*told));
 }
 
+/* A call unlike those before, for which ranks meet on the host: one does not come. */
+static void late_first(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    _Atomic int *told = ctx;
+    struct place at;
+    enter(&at, rank, comm, dev);
+    warm(&at);
+    if (rank == 1) {
+        while (!atomic_load(told))
+            nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+        T_FAILS(sum_and_wait(&at), SHERD_EPEER, "rank 0");
+    } else {
+        double start = clock_seconds();
+        T_FAILS(sherd_all_reduce(comm, at.queue, at.buf, at.buf, 2000, SHERD_F32, SHERD_REDUCE_SUM),
+            SHERD_ETIMEOUT, "rank");
+        T_TRUE(clock_seconds() - start < 15 + MARGIN_SECONDS);
+        atomic_store(told, 1);
+    }
+    leave(&at);
+}
+
+static void test_late_first(void **state)
+{
+    (void)state;
+    _Atomic int *told = t_shared(sizeof(*told));
+    t_limits(90, 15); /* NCCL's own opening must fit */
+    t_ranks(RANKS, T_PROCESSES, late_first, told);
+    t_limits(0, 0);
+    t_shared_free(told, sizeof(*told));
+}
+
 /* ---- */
 
 /* Asked in a process of its own, as CUDA does not survive a fork. */
@@ -457,10 +511,12 @@ int main(void)
         cmocka_unit_test(test_exposed),
         cmocka_unit_test(test_twins),
         cmocka_unit_test(test_repeatable),
+        cmocka_unit_test(test_many),
         cmocka_unit_test(test_helpers),
         cmocka_unit_test(test_abort_wakes),
         cmocka_unit_test(test_dead_rank),
         cmocka_unit_test(test_late_rank),
+        cmocka_unit_test(test_late_first),
     };
     if (!gpus_two())
         return 77;
