@@ -152,6 +152,16 @@ static int wants_state(const struct load *l, const char *what)
     return 0;
 }
 
+/* 1 if there are views of any state. */
+static int wants_states(const struct load *l)
+{
+    for (int i = 0; i < l->job->n_views; i++) {
+        if (strcmp(l->job->views[i].what, CKPT_WEIGHT) != 0)
+            return 1;
+    }
+    return 0;
+}
+
 /* Tensors that are trained now and were trained then must find their states, and leave none behind. */
 static int match_states(const struct load *l)
 {
@@ -162,6 +172,11 @@ static int match_states(const struct load *l)
         if (l->job->layout->tensors[i].segment == SHARD_TRAINED && !s->frozen)
             both = s;
     }
+    if (both && m->meta.n_states == 0 && wants_states(l))
+        return SHERD_FAIL(SHERD_EFORMAT,
+            "%s holds weights and no optimizer states, so no run can go on from it: `sherd merge` it, and "
+            "start a new run with model.from",
+            l->path);
     for (int i = 0; i < l->job->n_views && both; i++) {
         const char *what = l->job->views[i].what;
         if (strcmp(what, CKPT_WEIGHT) && manifest_state(m, what) < 0)

@@ -29,6 +29,7 @@ static void keep_config(struct sherd_config *to, const struct sherd_config *from
     to->schedule = from->schedule;
     to->train = from->train;
     to->check = from->check;
+    to->save.what = from->save.what;
 }
 
 static int open_queues(struct sherd_engine *e)

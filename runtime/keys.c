@@ -51,6 +51,11 @@ static const struct key_choice nonfinite_words[] = {
     { "skip", SHERD_NONFINITE_SKIP },
     { NULL, 0 },
 };
+static const struct key_choice what_words[] = {
+    { "all", SHERD_SAVE_ALL },
+    { "weights", SHERD_SAVE_WEIGHTS },
+    { NULL, 0 },
+};
 static const struct key_choice failure_words[] = {
     { "stop", SHERD_FAILURE_STOP },
     { "continue", SHERD_FAILURE_CONTINUE },
@@ -261,6 +266,8 @@ static const struct key keys[] = {
       .help = "checkpoints at multiples of this step stay beside them; 0 = none" },
     { INT("save.keep_best", save.keep_best, 0, 1000000, "0"),
       .help = "checkpoints with the lowest validation loss that stay beside them" },
+    { CHOICE("save.what", save.what, what_words, "all"),
+      .help = "all, or the weights alone: much smaller, to merge or to start from, but no run can resume from it" },
     { BOOL("save.async", save.async, "false"),
       .help = "write checkpoints beside training, which stops for the copy off the device only" },
     { INT("save.buffer", save.buffer, 0, 1e9, "auto"), .flags = KEY_ZERO,

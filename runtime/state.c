@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "ckpt/ckpt.h"
+#include "ckpt/format.h"
 #include "model/init.h"
 #include "model/model.h"
 #include "runtime/engine.h"
@@ -261,12 +262,28 @@ static int make_saver(struct sherd_engine *e, uint64_t buffer)
     return comm_agree(e->comm, ckpt_saver_create(&e->saver, e->comm, e->dev, buffer));
 }
 
+/* What a save leaves out: with save.what weights, the optimizer's states. */
+static void leave_states(const struct sherd_engine *e, struct ckpt_job *job, struct shard_view *views)
+{
+    int n = 0;
+    if (e->config.save.what != SHERD_SAVE_WEIGHTS)
+        return;
+    for (int i = 0; i < job->n_views; i++) {
+        if (!strcmp(views[i].what, CKPT_WEIGHT))
+            views[n++] = views[i];
+    }
+    job->n_views = n;
+    job->meta.n_states = 0;
+}
+
 int engine_save_prepare(struct sherd_engine *e, uint64_t buffer, uint64_t *memory, uint64_t *all)
 {
     struct shard_view *views = NULL;
     uint64_t mine = 0;
     int n = 0, st = comm_agree(e->comm, make_views(e, &views, &n));
     struct ckpt_job job = make_job(e, views, n);
+    if (st == SHERD_OK)
+        leave_states(e, &job, views);
     if (st == SHERD_OK)
         st = ckpt_job_bytes(&job, &mine, all);
     if (st == SHERD_OK)
@@ -285,6 +302,8 @@ int engine_save_start(struct sherd_engine *e, const struct engine_save *save)
     if (st == SHERD_OK)
         st = make_views(e, &views, &n);
     struct ckpt_job job = make_job(e, views, n);
+    if (st == SHERD_OK)
+        leave_states(e, &job, views);
     SHERD_KEEP(st, watch_part(e, WATCH_SAVE, "save"));
     st = comm_agree(e->comm, st);
     job.meta.extra = save->extra;

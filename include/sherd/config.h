@@ -26,6 +26,7 @@ enum sherd_warmup { SHERD_WARMUP_LINEAR, SHERD_WARMUP_LOG };
 enum sherd_count { SHERD_COUNT_STEPS, SHERD_COUNT_DEEPSPEED };
 enum sherd_nonfinite { SHERD_NONFINITE_STOP, SHERD_NONFINITE_SKIP };
 enum sherd_on_failure { SHERD_FAILURE_STOP, SHERD_FAILURE_CONTINUE };
+enum sherd_save_what { SHERD_SAVE_ALL, SHERD_SAVE_WEIGHTS };
 enum sherd_resume { SHERD_RESUME_NEVER, SHERD_RESUME_AUTO, SHERD_RESUME_REQUIRED };
 
 enum sherd_profile { SHERD_PROFILE_PROGRAM, SHERD_PROFILE_OPS };
@@ -104,6 +105,7 @@ struct sherd_config {
         int shuffle;
     } data;
     struct {
+        enum sherd_save_what what;
         int64_t every;      /* steps; 0 = only at the end */
         int64_t keep;       /* newest checkpoints kept; 0 = all */
         int64_t keep_every; /* those at multiples of this step stay, too; 0 = none */

@@ -98,6 +98,7 @@ static const struct sample samples[] = {
     SAMPLE(save, keep, "0", "0"),
     SAMPLE(save, keep_every, "1000", "1000"),
     SAMPLE(save, keep_best, "2", "2", "data.val=x"),
+    SAMPLE(save, what, "weights", "weights"),
     SAMPLE(save, async, "true", "true"),
     SAMPLE(save, buffer, "64", "64"),
     SAMPLE(save, on_failure, "continue", "continue"),

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The sherd authors
+#
+# From a Hugging Face model folder to training and back: settings from config.json, weights alone in checkpoints,
+# merged models that say what they were, and messages for what does not fit.
+models=$(realpath "$(dirname "$0")/../golden/hf")
+. "$(dirname "$0")/lib.sh"
+
+python3 - <<'END'
+import struct
+open("tokens", "wb").write(b"".join(struct.pack("<H", (i * i + i // 7) % 61) for i in range(400)))
+END
+cat >tiny.yaml <<'END'
+batch:
+  seq: 8
+  global: 6
+  micro: 2
+train:
+  steps: 3
+optim:
+  lr: 1e-3
+data:
+  train: [tokens]
+  format: u16
+END
+
+for name in gpt2 llama qwen2 qwen3; do
+    run 0 train tiny.yaml --ranks 3 --set shard.stage=3 --set run.dir=$name --set model.from="$models/$name" \
+        --set optim.lr=0 --set optim.weight_decay=0
+    has err "weights of $models/$name: "
+    run 0 merge $name $name-model --dtype f32
+    run 0 verify $name-model
+    has out "all tensors that config.json asks for"
+    run 0 diff "$models/$name" $name-model # a rate of 0 changes nothing
+    has out "equal: "
+    run 0 diff $name $name-model --json
+    json 'r["equal"] and r["elems"] > 10000'
+done
+run 0 config tiny.yaml --set model.from="$models/qwen3"
+has out "head_dim: 10"
+has out "qwen3/config.json"
+grep -q '"eos_token_id": 2' qwen3-model/config.json || complain "config.json is not that of the model"
+
+# A run that learns goes on from its own checkpoint, not from the folder.
+run 0 train tiny.yaml --set run.dir=learn --set model.from="$models/qwen3"
+run 1 diff learn "$models/qwen3" --json
+json 'not r["equal"] and r["different"] == r["compared"]'
+run 0 train tiny.yaml --set run.dir=learn --set model.from="$models/qwen3" --set train.steps=5 --resume
+has err "resumed from"
+grep -q "weights of" err && complain "the weights were imported once more"
+
+# Weights alone: no states in the folder, and nothing to resume from.
+run 0 train tiny.yaml --set run.dir=light --set model.from="$models/qwen3" --set save.what=weights
+ls light/step-00000003/states-* 2>/dev/null && complain "states were saved"
+run 0 verify light
+run 0 merge light light-model
+run 0 train tiny.yaml --set run.dir=second --set model.from=light-model
+run 1 train tiny.yaml --set run.dir=light --set model.from="$models/qwen3" --set train.steps=5 --resume
+has err "weights and no optimizer states"
+
+# What does not fit.
+run 2 train tiny.yaml --set run.dir=x --set model.from="$models/qwen3" --set model.width=32
+has err "model.width: 32, but $models/qwen3/config.json says 24"
+run 2 train tiny.yaml --set run.dir=x --set model.from=nowhere
+has err "model.from: nowhere: there is no such folder"
+run 2 diff learn nowhere
+has err "nowhere"
+run 2 diff learn
+mkdir sub && cp -r qwen3-model sub/m && mkdir sub/m/original
+run 1 merge learn sub/m --overwrite
+has err "original: a folder that holds folders is not replaced"
+rmdir sub/m/original && echo '{}' >sub/m/tokenizer.json
+run 0 merge learn sub/m --overwrite
+[ "$(ls -A sub)" = m ] || complain "something was left beside the model: $(ls -A sub)"
+[ -s sub/m/tokenizer.json ] || complain "the tokenizer is gone"
+run 0 diff learn sub/m
+finish
