@@ -18,8 +18,8 @@
 #include "base/file.h"
 #include "base/mem.h"
 
-#define TURNS 5
-#define STEPS 6 /* timed in a row, with and without a save */
+#define TURNS 3
+#define STEPS 4 /* timed in a row, with and without a save */
 #define PIECE ((size_t)8 << 20)
 #define MAX_RANKS 16
 
