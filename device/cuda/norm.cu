@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * LayerNorm and RMSNorm, a row to a block. Rows up to HELD columns stay in registers between the sums and the
- * output; longer or unaligned ones are read again. Gradients of the weights: every block of rows adds its
- * rows in order into its part of the scratch, and the parts are added in order.
+ * LayerNorm and RMSNorm, a row to a block, forward a short row to a warp. Rows up to HELD columns stay in
+ * registers between the sums and the output; longer or unaligned ones are read again. Gradients of the
+ * weights: every block of rows adds its rows in order into its part of the scratch, and the parts are added
+ * in order.
  */
 #include "device/cuda/util.cuh"
 #include "device/scratch.h"
 
 #define MAX_THREADS 512
 #define HELD (MAX_THREADS * WIDE * 2) /* columns: two packs a thread */
+#define WARPS 4                       /* rows of a block, where a warp has a row */
+#define PER_WARP (32 * WIDE)          /* columns: one pack a thread */
 
 /* Elements before a row: see struct sherd_norm_forward. */
 __device__ static inline int64_t row_start(int64_t row, int64_t cols, int64_t run, int64_t pitch)
@@ -71,6 +74,63 @@ __global__ void __launch_bounds__(MAX_THREADS)
     }
 }
 
+/* A row to a warp: no waiting for other warps, and V loads of each thread under way at once. */
+template <typename T, int V>
+__global__ void __launch_bounds__(WARPS * 32)
+    norm_forward_warp(const __grid_constant__ struct sherd_norm_forward a)
+{
+    constexpr int W = WIDE;
+    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    if (row >= a.rows)
+        return;
+    int lane = threadIdx.x % 32;
+    int64_t at = row_start(row, a.cols, a.run, a.pitch);
+    const T *x = (const T *)a.x + at;
+    T *y = (T *)a.y + at;
+    float v[V][W], sum = 0, mean = 0;
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+        int c = (i * 32 + lane) * W;
+        load<W>(v[i], x + c, c < a.cols ? W : 0);
+    }
+    if (a.kind == SHERD_LAYER_NORM) {
+#pragma unroll
+        for (int i = 0; i < V; i++)
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                sum += v[i][j];
+        mean = warp_sum(sum) / (float)a.cols;
+    }
+    sum = 0;
+#pragma unroll
+    for (int i = 0; i < V; i++)
+        if ((i * 32 + lane) * W < a.cols)
+#pragma unroll
+            for (int j = 0; j < W; j++) {
+                v[i][j] -= mean;
+                sum += v[i][j] * v[i][j];
+            }
+    float rstd = 1.0f / sqrtf(warp_sum(sum) / (float)a.cols + a.eps);
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+        int c = (i * 32 + lane) * W;
+        if (c >= a.cols)
+            continue;
+        float w[W], b[W];
+        load<W>(w, (const T *)a.w + c, W);
+        load<W>(b, (const T *)a.b + c, a.b ? W : 0);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            v[i][j] = v[i][j] * rstd * w[j] + b[j];
+        store<W>(y + c, v[i], W);
+    }
+    if (lane == 0) {
+        a.rstd[row] = rstd;
+        if (a.kind == SHERD_LAYER_NORM)
+            a.mean[row] = mean;
+    }
+}
+
 template <typename T> __global__ void norm_forward_any(const __grid_constant__ struct sherd_norm_forward a)
 {
     int64_t row = blockIdx.x;
@@ -110,6 +170,12 @@ extern "C" int cuda_norm_forward(struct sherd_queue *queue, const void *args)
     WITH_TYPE("norm_forward", a->type, T, {
         if (!held)
             norm_forward_any<T><<<rows, round32(a->cols, THREADS), 0, stream>>>(*a);
+        else if (a->cols <= PER_WARP)
+            norm_forward_warp<T, 1><<<blocks_for(a->rows, WARPS), WARPS * 32, 0, stream>>>(*a);
+        else if (a->cols <= 4 * PER_WARP)
+            norm_forward_warp<T, 4><<<blocks_for(a->rows, WARPS), WARPS * 32, 0, stream>>>(*a);
+        else if (a->cols <= 8 * PER_WARP)
+            norm_forward_warp<T, 8><<<blocks_for(a->rows, WARPS), WARPS * 32, 0, stream>>>(*a);
         else if (a->cols <= HELD / 2)
             norm_forward_held<T, 1><<<rows, round32(a->cols / WIDE, MAX_THREADS), 0, stream>>>(*a);
         else
