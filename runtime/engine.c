@@ -79,6 +79,9 @@ static int alloc_work(struct sherd_engine *e)
         SHERD_TRY(sherd_device_alloc(e->dev, &e->saved, m->saved));
     if (m->scratch)
         SHERD_TRY(sherd_device_alloc(e->dev, &e->scratch, m->scratch));
+    for (int u = 0; u < p->layout.n_units; u++)
+        if (p->lent[u])
+            SHERD_TRY(store_lend(&e->store, u, (char *)e->saved + p->layers[p->lender[u]].saved, e->compute));
     SHERD_TRY(sherd_device_alloc(e->dev, &e->batch, m->batch));
     e->scalars = e->batch;
     SHERD_TRY(sherd_host_alloc(e->dev, (void **)&e->host_scalars, p->scalar_bytes));

@@ -89,6 +89,30 @@ static int plan_activations(struct plan *p)
     return SHERD_OK;
 }
 
+/* With one micro-batch a step the gradient at rest of a block needs no place of its own: it is there from the
+ * block's backward, which is the last to read what the block saved, until the update, and the next forward of
+ * the block comes after its weights were updated. So it rests in what was saved. */
+static int plan_lending(struct plan *p)
+{
+    p->lent = mem_zalloc((size_t)p->spec->n_units, sizeof(*p->lent));
+    p->lender = mem_zalloc((size_t)p->spec->n_units, sizeof(*p->lender));
+    if (!p->lent || !p->lender)
+        return SHERD_ENOMEM;
+    if (p->accum != 1 || p->stage->grad != SHARD_SHARDED || p->recompute == SHERD_RECOMPUTE_BLOCK)
+        return SHERD_OK;
+    for (int u = 0; u < p->spec->n_units; u++) {
+        size_t bytes = sizeof(float) * (size_t)layout_slice(&p->layout, u, SHARD_TRAINED);
+        int users = 0;
+        for (int l = 0; l < p->spec->n_layers; l++)
+            if (p->spec->layers[l].unit == u) {
+                users++;
+                p->lender[u] = l;
+            }
+        p->lent[u] = bytes > 0 && users == 1 && p->layers[p->lender[u]].sizes.saved_bytes >= bytes;
+    }
+    return SHERD_OK;
+}
+
 /* The square sum of a slice needs work space as well. */
 static void plan_scratch(struct plan *p)
 {
@@ -117,6 +141,7 @@ int plan_init(struct plan *p, const struct sherd_config *c, const struct sherd_m
         .recompute = c->train.recompute,
         .device = device,
         .batch = c->batch.micro,
+        .accum = c->batch.accum,
         .seq = c->batch.seq };
     if (!p->stage)
         return SHERD_FAIL(SHERD_ECONFIG, "shard.stage: %lld is no stage, use 0 to %d",
@@ -132,6 +157,7 @@ int plan_init(struct plan *p, const struct sherd_config *c, const struct sherd_m
         return st;
     SHERD_TRY_OUT(check_freeze(p));
     SHERD_TRY_OUT(plan_activations(p));
+    SHERD_TRY_OUT(plan_lending(p));
     p->program_desc = (struct program_desc){ p->stage, &p->layout, p->spec->layers, p->spec->n_layers,
         (int)c->shard.prefetch, p->flags };
     SHERD_TRY_OUT(program_build(&p->program, &p->program_desc));
@@ -143,7 +169,8 @@ int plan_init(struct plan *p, const struct sherd_config *c, const struct sherd_m
         .reduce = c->dtype.reduce,
         .n_states = p->optim->n_states,
         .state = c->dtype.state,
-        .split = c->dtype.master == SHERD_MASTER_SPLIT };
+        .split = c->dtype.master == SHERD_MASTER_SPLIT,
+        .lent = p->lent };
     memory_state(&p->memory, &p->memory_desc);
     plan_scratch(p);
     p->scalar_bytes = aligned((SCALAR_ALL + 3 * (size_t)world) * sizeof(double));
@@ -163,6 +190,8 @@ void plan_finish(struct plan *p)
     program_finish(&p->program);
     mem_free(p->layers);
     mem_free(p->flags);
+    mem_free(p->lent);
+    mem_free(p->lender);
     *p = (struct plan){ 0 };
 }
 

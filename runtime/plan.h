@@ -49,6 +49,9 @@ struct plan {
     struct memory_desc memory_desc;
     struct plan_layer *layers;
     unsigned char *flags; /* of each layer, for program_desc */
+    unsigned char *lent;  /* of each unit, for memory_desc */
+    int *lender;          /* of each lent unit: the layer in whose saved region its gradient rests */
+    int64_t accum;        /* micro-batches of a step that it is planned for; 0 = any number */
     enum sherd_recompute recompute;
     const char *device; /* kind */
     enum sherd_dtype type;

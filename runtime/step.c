@@ -478,6 +478,11 @@ int sherd_engine_step(
     if (n_micro < 1)
         return SHERD_FAIL(
             SHERD_EINVAL, "a step needs at least one micro-batch (of zero sequences, if need be)");
+    if (e->plan.accum == 1 && n_micro > 1)
+        return SHERD_FAIL(SHERD_EINVAL,
+            "%d micro-batches; this engine has memory for one a step, as batch.accum says: set it to the number of "
+            "micro-batches",
+            n_micro);
     if (e->broken)
         return SHERD_FAIL(SHERD_EINVAL,
             "an earlier step of this engine failed half-way; destroy it and load a "

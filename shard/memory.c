@@ -28,6 +28,8 @@ void memory_state(struct sherd_memory *out, const struct memory_desc *d)
         out->master += memory_master_bytes(d) * share(trained, d, d->stage->state);
         out->state +=
             sherd_dtype_bytes(d->state) * (uint64_t)d->n_states * share(trained, d, d->stage->state);
+        if (d->stage->grad == SHARD_SHARDED && d->lent && d->lent[u])
+            continue;
         if (d->stage->grad == SHARD_SHARDED)
             out->grad += 4 * share(trained, d, SHARD_SHARDED);
         else

@@ -7,11 +7,17 @@
  *
  * With T and Z the padded trained and frozen elements of all units, W ranks, p and g bytes of a parameter and
  * of a gradient on the wire, S optimizer states of s bytes, m bytes of a master (4; 2 if it is split; 0 if p
- * is float): stage 0        stage 1        stage 2            stage 3 param         (T+Z) p        (T+Z) p
- * (T+Z) p            (T+Z) p / W master        m T            m T / W        m T / W            m T / W state
- * s S T          s S T / W      s S T / W          s S T / W partial       T g            T g partial slots g
- * partial slots g grad          0              0              4 T / W            4 T / W slot          0 0 0
- * slots p (ZeRO: arXiv 1910.02054, section 5; slots replace "one layer at a time".)
+ * is float), L the trained elements of units whose gradient is lent a place:
+ *
+ *                 stage 0        stage 1        stage 2            stage 3
+ *   param         (T+Z) p        (T+Z) p        (T+Z) p            (T+Z) p / W
+ *   master        m T            m T / W        m T / W            m T / W
+ *   state         s S T          s S T / W      s S T / W          s S T / W
+ *   partial       T g            T g            partial slots g    partial slots g
+ *   grad          0              0              4 (T - L) / W      4 (T - L) / W
+ *   slot          0              0              0                  slots p
+ *
+ * (ZeRO: arXiv 1910.02054, section 5; slots replace "one layer at a time".)
  */
 #ifndef SHERD_SHARD_MEMORY_H
 #define SHERD_SHARD_MEMORY_H
@@ -28,6 +34,8 @@ struct memory_desc {
     int n_states;
     enum sherd_dtype state;
     int split; /* masters are the parameters and 16 bits each */
+    /* Of each unit: 1 = its gradient at rest is lent a place, see store_lend; NULL: none. */
+    const unsigned char *lent;
 };
 
 /* Of the master of one element. */

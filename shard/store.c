@@ -82,6 +82,8 @@ static void cut_unit(struct shard_store *s, uint64_t used[6], int u)
                        store_param_first(s, u, SHARD_TRAINED);
     for (int i = 0; i < d->n_states; i++)
         unit->state[i] = cut(s, used, STATE, sherd_dtype_bytes(d->state) * elems);
+    if (d->stage->grad == SHARD_SHARDED && d->lent && d->lent[u])
+        return;
     if (d->stage->grad == SHARD_SHARDED) {
         unit->grad = cut(s, used, GRAD, sizeof(float) * elems);
     } else if (elems) {
@@ -174,6 +176,14 @@ out:
     if (st != SHERD_OK)
         store_finish(s);
     return st;
+}
+
+int store_lend(struct shard_store *s, int unit, void *place, struct sherd_queue *queue)
+{
+    assert(s->desc.lent && s->desc.lent[unit]);
+    s->units[unit].grad = place;
+    return sherd_fill(queue,
+        &(struct sherd_fill){ .dst = place, .bytes = sizeof(float) * (size_t)store_state_elems(s, unit) });
 }
 
 static void finish_slots(struct shard_slot *slots, int n)

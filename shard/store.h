@@ -52,6 +52,10 @@ struct shard_store {
 int store_init(struct shard_store *store, const struct memory_desc *desc, int rank, struct sherd_device *dev);
 void store_finish(struct shard_store *store);
 
+/* Where the gradient at rest of a unit of desc.lent lies: device memory for its slice, free from the last
+ * backward of the unit until the next gather (stage 2: publication) of it is done. Filled with zeros. */
+int store_lend(struct shard_store *store, int unit, void *place, struct sherd_queue *queue);
+
 /* Lets a communicator prepare for the regions that its collectives read and write, see sherd_comm_expose.
  * Collective. store_conceal before store_finish. */
 int store_expose(struct shard_store *store, struct sherd_comm *comm);

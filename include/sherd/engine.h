@@ -18,8 +18,8 @@ extern "C" {
 struct sherd_engine;
 
 struct sherd_engine_desc {
-    const struct sherd_config *config; /* run.seed, shard, dtype, batch.micro, batch.seq, optim, schedule and
-                                          train.steps are read; copied */
+    const struct sherd_config *config; /* run.seed, shard, dtype, batch.micro, batch.accum, batch.seq, optim,
+                                          schedule and train.steps are read; copied */
     const struct sherd_model *model;   /* borrowed */
     struct sherd_device *device;       /* borrowed */
     struct sherd_comm *comm;           /* borrowed; NULL = a world of one */
@@ -49,7 +49,8 @@ struct sherd_step_stats {
     int64_t skipped_steps; /* since step 1, over all resumes */
 };
 
-/* Collective. One optimizer step over n_micro micro-batches (every rank the same number, at least 1).
+/* Collective. One optimizer step over n_micro micro-batches (every rank the same number, at least 1; just 1
+ * if batch.accum is 1, which lets gradients rest where the forward pass left its values).
  * Data is read before the call returns. ENONFINITE: loss or gradient norm is not finite on some rank; every
  * rank gets it, the weights are as before the step, and the text names tensor, layer, rank and micro-batch it
  * began with. With train.nonfinite: skip such a step counts as taken, see stats, until too many come in a
@@ -85,7 +86,8 @@ SHERD_API int sherd_engine_load(struct sherd_engine *engine, const char *path);
 SHERD_API int sherd_engine_import(struct sherd_engine *engine, const char *dir, uint64_t *bytes);
 
 /* Collective. Copies one tensor, whole, as F32 to host memory: what = "weight", "grad" (of the last step,
- * before clipping) or the name of an optimizer state ("adam.m"). n elements must match. */
+ * before clipping, until the next evaluation) or the name of an optimizer state ("adam.m"). n elements must
+ * match. */
 SHERD_API int sherd_engine_tensor(
     struct sherd_engine *engine, const char *what, const char *name, float *out, int64_t n);
 

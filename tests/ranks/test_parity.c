@@ -504,6 +504,64 @@ static void memory_and_bytes_are_what_was_planned(void **state)
             }
 }
 
+/* Blocks' gradients rest in what the blocks saved, where a step has one micro-batch; the tied root saves
+ * nothing, so its gradient has a place of its own. */
+static void gradients_rest_where_values_were(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        struct job one = job_default(), two, block;
+        one.stage = stage;
+        one.world = 2;
+        two = block = one;
+        two.accum = 2;
+        block.recompute = SHERD_RECOMPUTE_BLOCK;
+        job_pass(&one);
+        job_pass(&two);
+        job_pass(&block);
+        if (stage >= 2)
+            assert_true(one.memory.grad > 0 && one.memory.grad < two.memory.grad);
+        assert_int_equal(block.memory.grad, two.memory.grad); /* what blocks save is elsewhere by then */
+        job_same_bits(&block, &one);
+        job_free(&one);
+        job_free(&two);
+        job_free(&block);
+    }
+}
+
+static void one_micro_batch_was_planned(
+    int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    struct job job = job_default();
+    struct sherd_config config;
+    struct sherd_model *model;
+    struct sherd_engine *engine;
+    int32_t tokens[2 * 8] = { 0 };
+    struct sherd_batch micro[2] = { { tokens, tokens, 2 }, { tokens, tokens, 2 } };
+    (void)rank;
+    T_OK(sherd_config_default(&config));
+    config.batch.micro = job.micro;
+    config.batch.seq = job.seq;
+    config.batch.accum = *(const int *)ctx;
+    T_OK(sherd_model_build(&model, &job.model));
+    T_OK(sherd_engine_create(&engine, &(struct sherd_engine_desc){ &config, model, dev, comm }));
+    if (config.batch.accum == 1)
+        T_FAILS(sherd_engine_step(engine, micro, 2, NULL), SHERD_EINVAL, "set it to the number of");
+    else
+        T_OK(sherd_engine_step(engine, micro, 2, NULL));
+    T_OK(sherd_engine_step(engine, micro, 1, NULL));
+    sherd_engine_destroy(engine);
+    sherd_model_destroy(model);
+    sherd_config_free(&config);
+}
+
+static void more_micro_batches_than_planned_are_refused(void **state)
+{
+    (void)state;
+    for (int accum = 0; accum <= 2; accum++)
+        t_ranks(2, T_THREADS, one_micro_batch_was_planned, &accum);
+}
+
 static void a_step_allocates_nothing(void **state)
 {
     (void)state;
@@ -559,6 +617,8 @@ int main(void)
         cmocka_unit_test(ranks_that_differ_are_told),
         cmocka_unit_test(freezing_everything_is_refused),
         cmocka_unit_test(memory_and_bytes_are_what_was_planned),
+        cmocka_unit_test(gradients_rest_where_values_were),
+        cmocka_unit_test(more_micro_batches_than_planned_are_refused),
         cmocka_unit_test(a_step_allocates_nothing),
         cmocka_unit_test(a_step_that_is_not_finite_changes_nothing),
     };
