@@ -31,7 +31,8 @@ int64_t model_count(const struct sherd_model_spec *spec);
  * matches nothing, or only some parts of a fused parameter. */
 int model_freeze(struct sherd_model *model, const char *pattern);
 
-/* What exports of a built-in family will have as config.json: the text of the one that it was imported from. */
+/* What exports of a built-in family will have as config.json: the text of the one that it was imported from.
+ */
 int model_set_export(struct sherd_model *model, const char *text);
 
 /* A family fills spec from a config that has all fields set and checked. */

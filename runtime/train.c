@@ -145,10 +145,9 @@ static void say_start(struct run *r)
         dev->model[0] ? ")" : "");
     log_info(
         "%s (stage %d) over %d rank%s on %s; weights %s, masters %s, optimizer state %s, gradients on the wire %s",
-        p->stage->name, p->stage->number, r->world, r->world == 1 ? "" : "s",
-        device, sherd_dtype_name(c->dtype.param),
-        c->dtype.master == SHERD_MASTER_SPLIT ? "split" : "f32", sherd_dtype_name(c->dtype.state),
-        sherd_dtype_name(c->dtype.reduce));
+        p->stage->name, p->stage->number, r->world, r->world == 1 ? "" : "s", device,
+        sherd_dtype_name(c->dtype.param), c->dtype.master == SHERD_MASTER_SPLIT ? "split" : "f32",
+        sherd_dtype_name(c->dtype.state), sherd_dtype_name(c->dtype.reduce));
     if (r->world == 1 && p->stage->number > 0)
         log_info(
             "one rank alone: stage %d has nobody to shard over, and trains all the same", p->stage->number);
