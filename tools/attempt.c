@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tools/guard.h"
 #include "tools/out.h"
 
 #define DRAIN_SECONDS 0.5 /* for output that is still under way from what a rank had started */
@@ -29,6 +30,7 @@ struct attempt {
     int failed;     /* some rank failed, here or elsewhere: the others are to end */
     double kill_at; /* when patience ends; 0 = never */
     long oom_kills; /* when it began */
+    struct guard guard;
 };
 
 static double now(void)
@@ -230,8 +232,10 @@ static int start_ranks(struct attempt *a, const struct launch_place *place, stru
 {
     for (; a->started < a->desc->ranks; a->started++) {
         struct child *child = &a->children[a->started];
-        if (child_start(child, a->desc, place, a->started, &a->signals->before) == 0)
+        if (child_start(child, a->desc, place, a->started, &a->signals->before) == 0) {
+            guard_add(&a->guard, child->was);
             continue;
+        }
         *out = (struct launch_outcome){ .worth = 3, .code = EXIT_FAILED };
         snprintf(out->text, sizeof(out->text), "rank %d of %d could not be started%s%s: %s", child->rank,
             place->world, child->log[0] ? ", or its file made: " : "", child->log, strerror(errno));
@@ -262,7 +266,11 @@ static void clean_up(struct attempt *a)
 void attempt_run(const struct launch_desc *desc, const struct launch_place *place,
     struct launch_signals *signals, struct nodes *nodes, struct launch_outcome *out)
 {
-    struct attempt a = { .desc = desc, .signals = signals, .nodes = nodes, .oom_kills = child_oom_kills() };
+    struct attempt a = { .desc = desc,
+        .signals = signals,
+        .nodes = nodes,
+        .oom_kills = child_oom_kills(),
+        .guard = { .fd = -1 } };
     int hosts = nodes ? desc->nodes.count : 0;
     a.children = calloc((size_t)desc->ranks, sizeof(*a.children));
     a.polls = calloc((size_t)desc->ranks * CHILD_FDS + (size_t)hosts + NODES_MORE + 1, sizeof(*a.polls));
@@ -270,12 +278,15 @@ void attempt_run(const struct launch_desc *desc, const struct launch_place *plac
         *out = (struct launch_outcome){ .worth = 3, .code = EXIT_FAILED };
         snprintf(out->text, sizeof(out->text), "%d ranks could not be prepared: out of memory", desc->ranks);
     } else {
+        if (!desc->own)
+            guard_start(&a.guard);
         int bad = start_ranks(&a, place, out);
         while (a.ended < a.started)
             wait_event(&a);
         if (!bad)
             judge(&a, out);
         clean_up(&a);
+        guard_end(&a.guard);
     }
     free(a.children);
     free(a.polls);

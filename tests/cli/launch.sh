@@ -79,6 +79,59 @@ start orphans
 kill -KILL "$launcher"
 gone
 
+# What a rank of another program starts goes too: when the launcher is killed, and when the rank ends before it.
+"$sherd" launch --nproc-per-node 2 bash -c 'sleep 300 & echo $! $$ >pids-$RANK; wait' &
+launcher=$!
+for i in $(seq 100); do [ -s pids-0 ] && [ -s pids-1 ] && break; sleep 0.05; done
+read -r -a ranks < <(cat pids-0 pids-1 | tr '\n' ' ')
+[ "${#ranks[@]}" -eq 4 ] || complain "not four processes"
+kill -KILL "$launcher"
+gone
+run 0 launch --nproc-per-node 2 bash -c 'sleep 300 & echo $! >pids-$RANK'
+read -r -a ranks < <(cat pids-0 pids-1 | tr '\n' ' ')
+gone
+
+# The world is told to any program; its output is kept by rank, and the end of it shown where it gives no reason.
+run 7 launch --nproc_per_node=3 --log-dir logs sh -c 'echo "out $RANK of $WORLD_SIZE, $LOCAL_RANK at $MASTER_ADDR"
+    echo "err $RANK" >&2; [ "$RANK" -ne 2 ] || { sleep 0.7; exit 7; }; sleep 100'
+has out "out 1 of 3, 1 at 127.0.0.1"
+has logs/attempt-0/rank-1.out "out 1 of 3"
+has logs/attempt-0/rank-0.err "err 0"
+tail -n 2 err >last
+has last "rank 2 of 3 ($(uname -n), pid "
+has last "failed with exit code 7 and gave no reason; the end of logs/attempt-0/rank-2.err:"
+has last "| err 2"
+run 0 launch --nproc-per-node 2 --log-dir quiet -r 3 sh -c 'echo loud; echo loud >&2'
+empty out
+empty err
+has quiet/attempt-0/rank-1.out loud
+has quiet/attempt-0/rank-1.err loud
+
+# 20 jobs at once find ports and each other.
+for i in $(seq 20); do
+    "$sherd" launch --nproc-per-node 2 sh -c 'echo "$MASTER_PORT $SHERD_JOB"' >"job-$i" 2>&1 &
+done
+wait
+[ "$(cat job-* | sort -u | wc -l)" -eq 20 ] || { complain "jobs share a port or a name"; cat job-*; }
+
+# Mistakes.
+run 2 launch
+run 2 launch --nproc-per-node 0 true
+run 2 launch --nnodes 2 true
+has err "--rdzv-endpoint HOST:PORT"
+run 2 launch --nnodes 1:4 true
+run 2 launch --rdzv-backend etcd true
+run 2 launch sherd
+run 2 launch no-such-program
+has err "'no-such-program' cannot be started"
+run 2 launch -r 1 true
+RANK=0 WORLD_SIZE=1 run 2 launch true
+has err "has started this process as rank 0 of 1 already"
+
+# The same failure of all ranks is told once.
+run 2 launch --nproc-per-node 3 sherd train nowhere.yaml
+[ "$(grep -c nowhere.yaml err)" -eq 1 ] || { complain "one failure is told more than once"; show err; }
+
 for signal in TERM INT HUP USR1; do
     start "on$signal"
     kill -$signal "$launcher"
