@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "tools/attempt.h"
+#include "tools/door.h"
 #include "tools/out.h"
 
 /* Signals that the parent chose to ignore (nohup, background jobs) stay ignored. */
@@ -54,7 +55,7 @@ static int alone(const struct launch_desc *desc, struct launch_place *place)
     }
     place->world = desc->ranks;
     place->meet_door = -1;
-    place->port = desc->port ? desc->port : nodes_free_port();
+    place->port = desc->port ? desc->port : door_free_port();
     snprintf(place->host, sizeof(place->host), "%s", desc->address ? desc->address : "127.0.0.1");
     snprintf(place->job, sizeof(place->job), "%016llx", token);
     return -1;

@@ -6,7 +6,6 @@
 #include "tools/nodes.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -20,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tools/args.h"
+#include "tools/door.h"
 #include "tools/out.h"
 
 #define MAGIC "sherdln"
@@ -375,37 +374,6 @@ static int wait_turn(struct nodes *nodes, int signals)
 
 /* ---- before an attempt ---- */
 
-static int free_port(int *sock)
-{
-    struct sockaddr_in6 six = { .sin6_family = AF_INET6 };
-    struct sockaddr_in four = { .sin_family = AF_INET };
-    socklen_t bytes = sizeof(six);
-    int zero = 0, s = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (s >= 0)
-        setsockopt(s, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero));
-    if (s < 0 || bind(s, (struct sockaddr *)&six, sizeof(six)) != 0) {
-        if (s >= 0)
-            close(s);
-        s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (s < 0 || bind(s, (struct sockaddr *)&four, sizeof(four)) != 0) {
-            if (s >= 0)
-                close(s);
-            return -1;
-        }
-    }
-    getsockname(s, (struct sockaddr *)&six, &bytes); /* the port is at one place in both */
-    *sock = s;
-    return ntohs(six.sin6_port);
-}
-
-int nodes_free_port(void)
-{
-    int sock = -1, port = free_port(&sock);
-    if (port > 0)
-        close(sock);
-    return port;
-}
-
 static void fill_place(const struct nodes *nodes, const struct letter *start, struct launch_place *place)
 {
     const struct launch_desc *d = nodes->desc;
@@ -427,8 +395,8 @@ static int start_all(struct nodes *nodes, struct launch_place *place)
     if (getrandom(&token, sizeof(token), 0) != (ssize_t)sizeof(token))
         return refuse("the system gives no random numbers");
     snprintf(start.job, sizeof(start.job), "%016llx", (unsigned long long)token);
-    start.port = nodes->desc->port ? nodes->desc->port : nodes_free_port();
-    start.meet_port = free_port(&place->meet_door);
+    start.port = nodes->desc->port ? nodes->desc->port : door_free_port();
+    start.meet_port = door_open(&place->meet_door);
     if (start.port <= 0 || start.meet_port <= 0 || listen(place->meet_door, 1024) != 0)
         return refuse("no port is free on this host");
     start.world = nodes->desc->ranks;
@@ -583,93 +551,16 @@ int nodes_settle(struct nodes *nodes, int signals, int again, struct launch_outc
 
 /* ---- opening and closing ---- */
 
-static struct addrinfo *resolve(const struct launch_nodes *d, int *error)
-{
-    struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *list = NULL;
-    char port[16];
-    snprintf(port, sizeof(port), "%d", d->port);
-    *error = getaddrinfo(d->host, port, &hints, &list);
-    return *error ? NULL : list;
-}
-
-/* Whether this host is the one of the endpoint, and nobody listens there yet. */
-static int is_here(const struct launch_nodes *d)
-{
-    int error, here = 0, one = 1;
-    struct addrinfo *list = resolve(d, &error);
-    for (struct addrinfo *a = list; a && !here; a = a->ai_next) {
-        int s = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        if (s >= 0)
-            setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-        here = s >= 0 && bind(s, a->ai_addr, a->ai_addrlen) == 0 && listen(s, 1) == 0;
-        if (s >= 0)
-            close(s);
-    }
-    if (list)
-        freeaddrinfo(list);
-    return here;
-}
-
 static int listen_here(struct nodes *nodes)
 {
-    const struct launch_nodes *d = &nodes->desc->nodes;
-    struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_port = htons((uint16_t)d->port) };
-    struct sockaddr_in four = { .sin_family = AF_INET, .sin_port = htons((uint16_t)d->port) };
+    int port = nodes->desc->nodes.port, error = door_listen(&nodes->listener, port);
     char text[256];
-    for (int k = 0; k < 2; k++) {
-        int one = 1, zero = 0,
-            s = socket(k ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        if (s < 0)
-            continue;
-        setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-        if (k == 0)
-            setsockopt(s, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero));
-        int bad = k ? bind(s, (struct sockaddr *)&four, sizeof(four))
-                    : bind(s, (struct sockaddr *)&six, sizeof(six));
-        if (bad == 0 && listen(s, 1024) == 0) {
-            nodes->listener = s;
-            return -1;
-        }
-        int error = errno;
-        close(s);
-        if (error == EADDRINUSE)
-            break;
-    }
+    if (!error)
+        return -1;
+    nodes->listener = -1;
     snprintf(text, sizeof(text),
-        "host 0 cannot listen at port %d: %s; another port can be given with --rdzv-endpoint", d->port,
-        strerror(errno == 0 ? EADDRINUSE : errno));
+        "host 0 cannot listen at port %d: %s; give another port with --rdzv-endpoint", port, strerror(error));
     return refuse(text);
-}
-
-/* One try; 0, or an errno. */
-static int dial(const struct launch_nodes *d, int *sock, char *why, size_t bytes)
-{
-    int error, last = ENOENT;
-    struct addrinfo *list = resolve(d, &error);
-    if (!list) {
-        snprintf(why, bytes, "%s", gai_strerror(error));
-        return last;
-    }
-    for (struct addrinfo *a = list; a && last; a = a->ai_next) {
-        int s = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        struct pollfd p = { .fd = s, .events = POLLOUT };
-        socklen_t size = sizeof(last);
-        last = s < 0 ? errno : 0;
-        if (!last && connect(s, a->ai_addr, a->ai_addrlen) != 0) {
-            last = errno;
-            if (last == EINPROGRESS && poll(&p, 1, (int)(ONCE_SECONDS * 1e3)) == 1)
-                getsockopt(s, SOL_SOCKET, SO_ERROR, &last, &size);
-            else if (last == EINPROGRESS)
-                last = ETIMEDOUT;
-        }
-        if (last && s >= 0)
-            close(s);
-        else
-            *sock = s;
-    }
-    freeaddrinfo(list);
-    snprintf(why, bytes, "%s", strerror(last));
-    return last;
 }
 
 static int come(struct nodes *nodes)
@@ -678,7 +569,7 @@ static int come(struct nodes *nodes)
     double until = now() + d->join;
     char why[256], text[700];
     int sock = -1, one = 1;
-    while (dial(d, &sock, why, sizeof(why)) != 0) {
+    while (door_call(&sock, d->host, d->port, why, sizeof(why)) != 0) {
         if (now() > until) {
             snprintf(text, sizeof(text), "host 0 could not be reached at %s:%d in %g s: %s", d->host, d->port,
                 d->join, why);
@@ -705,7 +596,7 @@ int nodes_open(struct nodes **out, const struct launch_desc *desc)
     nodes->desc = desc;
     nodes->count = d->count;
     nodes->listener = -1;
-    nodes->rank = d->rank >= 0 ? d->rank : is_here(d) ? 0 : -1;
+    nodes->rank = d->rank >= 0 ? d->rank : door_is_here(d->host, d->port) ? 0 : -1;
     nodes->n_peers = nodes->rank == 0 ? d->count - 1 + STRANGERS : 1;
     nodes->peers = calloc((size_t)nodes->n_peers, sizeof(*nodes->peers));
     if (gethostname(nodes->self, sizeof(nodes->self) - 1) != 0)

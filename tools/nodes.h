@@ -31,9 +31,6 @@ void nodes_close(struct nodes *nodes);
  * Returns -1, or the exit code after the reason was shown. */
 int nodes_gather(struct nodes *nodes, int signals, struct launch_place *place);
 
-/* A port of this host that nobody has just now; below 0 where there is none. */
-int nodes_free_port(void);
-
 /* For the loop of an attempt: what to wait on (at most as many as hosts and NODES_MORE), and what came. */
 #define NODES_MORE 9
 int nodes_polls(const struct nodes *nodes, struct pollfd *polls);

@@ -24,8 +24,9 @@ struct sherd_world {
 };
 
 /* Reads RANK, WORLD_SIZE, LOCAL_RANK ... (torchrun and sherd itself), then OMPI_*, MV2_*, PMI_*, then SLURM
- * step variables; nothing set = a world of one. ECONFIG for half a set (RANK without WORLD_SIZE) or a rank
- * outside the world, naming the variables. */
+ * step variables; nothing set = a world of one. master and port come from SHERD_MEET, MASTER_ADDR and
+ * MASTER_PORT, or Slurm's list of hosts. ECONFIG for half a set (RANK without WORLD_SIZE) or a rank outside
+ * the world, naming the variables. */
 SHERD_API int sherd_world_from_env(struct sherd_world *out);
 
 struct sherd_comm;

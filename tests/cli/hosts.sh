@@ -185,7 +185,7 @@ for i in 0 1 2; do
     wait "${pid[$i]}"
     case $? in 1 | 3) ;; *) complain "rank $i, cut off, did not fail by itself"; show deaf.$i ;; esac
     [ $i = 0 ] && other='rank [12] \(hostb, pid' || other='rank 0 \(hosta, pid'
-    tail -n 1 deaf.$i | grep -q 'no progress for 3 s' && tail -n 1 deaf.$i | grep -qE "have not come: .*$other" ||
+    tail -n 1 deaf.$i | grep -qE "no progress for 3 s, .* have not come: .*$other|$other [0-9]+\\) cannot be reached any more" ||
         { complain "deaf.$i does not name the other host"; show deaf.$i; }
 done
 left
