@@ -235,6 +235,17 @@ static int take_scheduler(struct foreign *f)
 
 /* --- number formats --- */
 
+/* Gradients that are not finite: with bf16 the step is passed over unless told otherwise. */
+static int take_overflow(struct foreign *f, const struct foreign_item *bf16)
+{
+    const struct foreign_item *check = foreign_get(f, "bf16.check_grad_overflow");
+    if (check && !foreign_is_auto(check))
+        return foreign_put(f, check, "train.nonfinite", foreign_bool(check) ? "skip" : "stop");
+    if (bf16 && !foreign_is_auto(bf16) && foreign_bool(bf16))
+        return foreign_default(f, "train.nonfinite", "skip");
+    return SHERD_OK;
+}
+
 static int take_formats(struct foreign *f)
 {
     static const char *const names[] = { "fp32", "bf16", "fp16" }, *const ours[] = { "f32", "bf16" };
@@ -251,6 +262,7 @@ static int take_formats(struct foreign *f)
         SHERD_TRY(foreign_ask(f, bf16, "dtype.param"));
     else if (bf16)
         SHERD_TRY(foreign_put(f, bf16, "dtype.param", foreign_bool(bf16) ? "bf16" : "f32"));
+    SHERD_TRY(take_overflow(f, bf16));
     for (int i = 0; i < 2; i++) {
         if (!typed[i])
             continue;

@@ -120,7 +120,7 @@ static void whole_files(void **state)
         "optim.beta1", "0.8", "optim.beta2", "0.999", "optim.eps", "1e-08", "optim.weight_decay", "3e-07",
         "optim.clip", "0.5", "schedule.kind", "linear", "schedule.warmup", "100", "schedule.warmup_from",
         "0.1", "schedule.steps", "5000", "schedule.min_lr", "0", "schedule.warmup_shape", "linear",
-        "dtype.param", "bf16", "dtype.reduce", "bf16", "log.every", "10", NULL };
+        "dtype.param", "bf16", "dtype.reduce", "bf16", "train.nonfinite", "skip", "log.every", "10", NULL };
     expect_keys(&c, plain_keys);
     expect_remark(&c, "optimizer.params.lr: the scheduler sets the rate");
     sherd_config_free(&c);
@@ -325,6 +325,7 @@ static void defaults_are_theirs(void **state)
             { "shard.prefetch", "2" } },
         { "{" B "\"zero_optimization\": {\"offload_optimizer\": null, \"stage\": 1,},}",
             { "shard.stage", "1" } },
+        { "{" B "\"bf16\": {\"enabled\": true, \"check_overflow\": false}}", { "train.nonfinite", "stop" } },
         { "{" B "\"steps_per_print\": Infinity}", { "log.every", "1000000000000000" } },
         { "// one\n{" B
           "/* two \"*/ \"gradient_clipping\": 0, // three }\n# four\n\"optimizer\": {\"type\": \"//\\\"\"}}",
@@ -473,6 +474,21 @@ static void misspelt_rows(void **state)
     }
 }
 
+/* Whose file it is would be unclear if a system had a block with the name of a section. */
+static void no_names_of_sections(void **state)
+{
+    (void)state;
+    static const struct foreign_system *const systems[] = { &foreign_deepspeed, &foreign_accelerate };
+    for (size_t s = 0; s < ARRAY_LEN(systems); s++)
+        for (int i = 0; i < systems[s]->n; i++) {
+            char head[64];
+            const char *path = systems[s]->keys[i].path;
+            snprintf(head, sizeof(head), "%.*s", (int)strcspn(path, "."), path);
+            if (key_find_section(head))
+                fail_msg("%s of %s is a section too", head, systems[s]->name);
+        }
+}
+
 static void memory_runs_out(void **state)
 {
     (void)state;
@@ -500,6 +516,7 @@ int main(void)
         cmocka_unit_test(inside_yaml),
         cmocka_unit_test(every_row),
         cmocka_unit_test(misspelt_rows),
+        cmocka_unit_test(no_names_of_sections),
         cmocka_unit_test(memory_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
