@@ -79,6 +79,8 @@ static const struct foreign_key keys[] = {
       "everything stays on the device; set it to none, and use a higher stage or more ranks" },
     { "deepspeed_config.offload_optimizer_nvme_path", FOREIGN_TEXT, FOREIGN_NOTE, NULL, "nothing is offloaded" },
     { "deepspeed_config.offload_param_nvme_path", FOREIGN_TEXT, FOREIGN_NOTE, NULL, "nothing is offloaded" },
+    { "deepspeed_config.seq_parallel_communication_data_type", FOREIGN_TEXT, FOREIGN_NOTE, NULL,
+      "sequences are not divided among ranks" },
     { "deepspeed_config.zero3_init_flag", FOREIGN_BOOL, FOREIGN_NOTE, NULL, "every rank draws its own slices" },
     { "deepspeed_config.zero3_save_16bit_model", FOREIGN_BOOL, FOREIGN_NOTE, NULL,
       "checkpoints are written in slices; `sherd merge --dtype bf16` makes whole 16-bit weights of any of them" },

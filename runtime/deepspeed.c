@@ -30,6 +30,51 @@ static int take(struct foreign *f, const char *path, const char *ours, const cha
     return foreign_is_auto(item) ? foreign_ask(f, item, ours) : foreign_put(f, item, ours, item->node->value);
 }
 
+/* The blocks that have a type: those that can be had, then those that DeepSpeed has besides. */
+static const struct kind {
+    const char *block;
+    int possible, n;
+    const char *types[16];
+    const char *what, *ways;
+} kinds[] = {
+    { "optimizer", 3, 13,
+        { "adam", "adamw", "sgd", "adagrad", "lamb", "lion", "muon", "onebitadam", "zerooneadam",
+            "onebitlamb", "muadam", "muadamw", "musgd" },
+        "an optimizer", "AdamW, Adam and SGD" },
+    { "scheduler", 3, 5, { "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle", "LRRangeTest" },
+        "a schedule", "WarmupLR, WarmupDecayLR and WarmupCosineLR" },
+};
+
+static const struct yaml_node *member(const struct yaml_node *map, const char *key)
+{
+    const struct yaml_node *n = map && map->kind == YAML_MAP ? map->first : NULL;
+    while (n && strcmp(n->key, key) != 0)
+        n = n->next;
+    return n;
+}
+
+/* Types first: parameters of another optimizer would be told as unknown otherwise. */
+int deepspeed_first(const struct foreign *f, const struct yaml_node *root)
+{
+    for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
+        const struct kind *kind = &kinds[k];
+        const struct yaml_node *block = member(root, kind->block), *type = member(block, "type");
+        char path[32];
+        snprintf(path, sizeof(path), "%s%s", kind->block, type ? ".type" : "");
+        struct foreign_item item = { .path = path, .node = type ? type : block };
+        if (!block || block->kind != YAML_MAP || (type && type->kind != YAML_VALUE))
+            continue; /* the walk tells */
+        if (!type || yaml_is_null(type))
+            return FOREIGN_FAIL(f, &item, "has no type; %s are possible", kind->ways);
+        int which = word_of(&item, kind->types, kind->n);
+        const char *near = which < 0 ? text_nearest(type->value, kind->types, kind->possible) : NULL;
+        if (which < 0 || which >= kind->possible)
+            return FOREIGN_FAIL(f, &item, "%s is not %s of sherd's%s%s%s; %s are possible", type->value,
+                kind->what, near ? ", did you mean " : "", near ? near : "", near ? "?" : "", kind->ways);
+    }
+    return SHERD_OK;
+}
+
 /* --- optimizer --- */
 
 /* Parameters that only the other of the two takes. */
@@ -95,21 +140,10 @@ static int take_sgd(struct foreign *f)
 
 static int take_optimizer(struct foreign *f)
 {
-    static const char *const known[] = { "adam", "adamw", "sgd", "adagrad", "lamb", "lion", "muon",
-        "onebitadam", "zerooneadam", "onebitlamb", "muadam", "muadamw", "musgd" };
-    const struct foreign_item *type = foreign_get(f, "optimizer.type");
-    const struct foreign_item *any = foreign_get(f, "optimizer"), *decay;
-    if (!any)
-        return SHERD_OK;
+    const struct foreign_item *type = foreign_get(f, "optimizer.type"), *decay;
     if (!type)
-        return FOREIGN_FAIL(f, any, "has no type; AdamW, Adam and SGD are possible");
-    int which = word_of(type, known, ARRAY_LEN(known));
-    if (which > 2 || which < 0) {
-        const char *near = which < 0 ? text_nearest(type->node->value, known, 3) : NULL;
-        return FOREIGN_FAIL(f, type,
-            "%s is not an optimizer of sherd's%s%s%s; AdamW, Adam and SGD are possible", type->node->value,
-            near ? ", did you mean " : "", near ? near : "", near ? "?" : "");
-    }
+        return SHERD_OK;
+    int which = word_of(type, kinds[0].types, kinds[0].possible);
     SHERD_TRY(which < 2 ? take_adam(f) : take_sgd(f));
     SHERD_TRY(take(f, "optimizer.params.weight_decay", "optim.weight_decay", "0"));
     decay = foreign_get(f, "optimizer.params.weight_decay");
@@ -214,22 +248,12 @@ static int take_curve(struct foreign *f, const struct foreign_item *type, int wh
 
 static int take_scheduler(struct foreign *f)
 {
-    static const char *const known[] = { "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "OneCycle",
-        "LRRangeTest" };
-    const struct foreign_item *any = foreign_get(f, "scheduler"), *type = foreign_get(f, "scheduler.type");
-    if (!any) {
+    const struct foreign_item *type = foreign_get(f, "scheduler.type");
+    if (!type) {
         SHERD_TRY(take_rate(f, NULL, NULL));
         return foreign_get(f, "optimizer") ? foreign_default(f, "schedule.kind", "constant") : SHERD_OK;
     }
-    if (!type)
-        return FOREIGN_FAIL(f, any, "has no type; WarmupLR, WarmupDecayLR and WarmupCosineLR are possible");
-    int which = word_of(type, known, ARRAY_LEN(known));
-    if (which > 2 || which < 0) {
-        const char *near = which < 0 ? text_nearest(type->node->value, known, 3) : NULL;
-        return FOREIGN_FAIL(f, type,
-            "%s is not a schedule of sherd's%s%s%s; WarmupLR, WarmupDecayLR and WarmupCosineLR are possible",
-            type->node->value, near ? ", did you mean " : "", near ? near : "", near ? "?" : "");
-    }
+    int which = word_of(type, kinds[1].types, kinds[1].possible);
     return take_curve(f, type, which);
 }
 

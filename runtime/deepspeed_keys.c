@@ -320,5 +320,6 @@ const struct foreign_system foreign_deepspeed = {
     .keys = keys,
     .n = ARRAY_LEN(keys),
     .canonical = deepspeed_canonical,
+    .first = deepspeed_first,
     .translate = deepspeed_translate,
 };

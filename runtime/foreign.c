@@ -105,6 +105,9 @@ static int has_type(enum foreign_type type, const struct yaml_node *n)
     case FOREIGN_TEXT:
         return n->kind == YAML_VALUE;
     case FOREIGN_LIST:
+        for (const struct yaml_node *v = n->first; n->kind == YAML_LIST && v; v = v->next)
+            if (v->kind != YAML_VALUE)
+                return 0;
         return n->kind == YAML_LIST;
     case FOREIGN_ANY:
         break;
@@ -114,8 +117,8 @@ static int has_type(enum foreign_type type, const struct yaml_node *n)
 
 static const char *type_name(enum foreign_type type)
 {
-    static const char *const names[] = { "true or false", "a whole number", "a number", "a text", "a list",
-        "" };
+    static const char *const names[] = { "true or false", "a whole number", "a number", "a text",
+        "a list of plain values", "" };
     return names[type];
 }
 
@@ -255,7 +258,9 @@ static int take_only(struct foreign *f, const struct foreign_item *item)
     struct yaml_node plain = { .kind = YAML_VALUE, .value = b ? "true" : "false" };
     if (is_word(flag ? &plain : item->node, key->ours))
         return foreign_remark(f, CONFIG_IDLE, item->path, "%s is what happens here", shown(item->node));
-    return FOREIGN_FAIL(f, item, "%s cannot be honoured: %s", shown(item->node), key->text);
+    return FOREIGN_FAIL(f, item, "%s%scannot be honoured: %s",
+        item->node->kind == YAML_VALUE ? item->node->value : "", item->node->kind == YAML_VALUE ? " " : "",
+        key->text);
 }
 
 static int take_auto(struct foreign *f, const struct foreign_item *item)
@@ -374,6 +379,8 @@ int foreign_take(struct sherd_config *config, const struct foreign_system *syste
                           : arena_printf(&origin->arena, "%s, %s", system->name, name);
     if (!origin->foreign)
         return SHERD_ENOMEM;
+    if (system->first)
+        SHERD_TRY(system->first(&f, root));
     SHERD_TRY(walk(&f, root, ""));
     return system->translate(&f);
 }

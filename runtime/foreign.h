@@ -53,6 +53,8 @@ struct foreign_system {
     int n;
     /* Brings a path to the form it has in the table, in place; room for FOREIGN_PATH_BYTES. */
     void (*canonical)(char *path);
+    /* Looks at the tree before all else, for what makes other complaints pointless; NULL for nothing. */
+    int (*first)(const struct foreign *f, const struct yaml_node *root);
     int (*translate)(struct foreign *f);
 };
 #define FOREIGN_PATH_BYTES 160
@@ -60,6 +62,7 @@ struct foreign_system {
 extern const struct foreign_system foreign_deepspeed, foreign_accelerate;
 /* Of foreign_deepspeed, whose table is in a file of its own. */
 void deepspeed_canonical(char *path);
+int deepspeed_first(const struct foreign *f, const struct yaml_node *root);
 int deepspeed_translate(struct foreign *f);
 
 struct foreign {

@@ -177,7 +177,11 @@ static int set_texts(const struct key *key, struct sherd_texts *field, const str
     const struct yaml_node *first = value->kind == YAML_LIST ? value->first : value;
     int n = 0;
     for (const struct yaml_node *v = first; v; v = value->kind == YAML_LIST ? v->next : NULL, n++)
-        if (yaml_is_null(v) || !v->value[0]) {
+        if (v->kind != YAML_VALUE) {
+            *line = v->line;
+            return SHERD_FAIL(SHERD_ECONFIG, "%s: entry %d is a %s, not a text; write [a, b]", key->path,
+                n + 1, v->kind == YAML_LIST ? "list" : "map");
+        } else if (yaml_is_null(v) || !v->value[0]) {
             *line = v->line;
             return SHERD_FAIL(
                 SHERD_ECONFIG, "%s: entry %d is empty; give a text or remove it", key->path, n + 1);

@@ -104,9 +104,6 @@ static int read_list(struct reader *r, struct yaml_node *list)
         if (r->event.type == YAML_SEQUENCE_END_EVENT)
             return SHERD_OK;
         SHERD_TRY(read_node(r, end));
-        if ((*end)->kind != YAML_VALUE)
-            return FAIL_AT(
-                r, (size_t)(*end)->line, "a list takes plain values only, not maps or lists; write [a, b]");
     }
 }
 

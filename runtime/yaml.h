@@ -2,7 +2,7 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * A YAML text as a small tree with line numbers. Called by runtime/config.c; knows no key of sherd.
- * The part of YAML that is taken: maps, lists of plain values, plain values. Anchors, aliases, tags, repeated
+ * The part of YAML that is taken: maps, lists, plain values. Anchors, aliases, tags, repeated
  * keys and further documents are refused with file, line and a sentence.
  */
 #ifndef SHERD_RUNTIME_YAML_H

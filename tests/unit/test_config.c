@@ -177,7 +177,7 @@ static void overrides(void **state)
     expect_set_fail("shard.stage", "--set: 'shard.stage' is not key.path=value");
     expect_set_fail("=1", "is not key.path=value");
     expect_set_fail("", "is not key.path=value");
-    expect_set_fail("data.train=[a, [b]]", "--set data.train:1: a list takes plain values only");
+    expect_set_fail("data.train=[a, [b]]", "--set: data.train: entry 2 is a list, not a text");
     expect_set_fail("data.train=[a", "--set data.train:");
     expect_set_fail("run.dir=\xff", "not a text in UTF-8");
     expect_set_fail("batch.seq=512", "--set: batch.seq: 512 tokens are more than model.context 256");
