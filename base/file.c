@@ -118,6 +118,13 @@ int file_open_direct(int *fd, int *direct, const char *path)
     return SHERD_OK;
 }
 
+void file_set_direct(int fd, int direct)
+{
+    int flags = fcntl(fd, F_GETFL);
+    if (flags >= 0)
+        (void)fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT);
+}
+
 int file_reserve(int fd, uint64_t bytes, const char *path)
 {
     int r = -1;

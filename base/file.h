@@ -24,6 +24,9 @@ int file_open_new(int *fd, const char *path);
  * have buffer, offset and size at multiples of FILE_DIRECT_ALIGN. Elsewhere an ordinary file, *direct 0. */
 #define FILE_DIRECT_ALIGN ((size_t)4096)
 int file_open_direct(int *fd, int *direct, const char *path);
+/* From now on past the page cache, or through it again. Where the file system has no such thing nothing
+ * happens. */
+void file_set_direct(int fd, int direct);
 /* Takes the blocks of a file of this size from the file system, which may then be written without running
  * out of space. Where the file system has no such thing nothing happens. */
 int file_reserve(int fd, uint64_t bytes, const char *path);

@@ -308,8 +308,28 @@ static int read_part(struct load *l, struct ferry *ferry, const struct read *r, 
     return SHERD_OK;
 }
 
+/* As it lies in the file: straight from where it was checked. */
+static int copy_one(struct load *l, struct ferry *ferry, const struct read *r)
+{
+    size_t size = sherd_dtype_bytes(r->from);
+    for (int64_t at = 0; at < r->elems;) {
+        const void *from;
+        size_t n;
+        SHERD_TRY(ckpt_peek(
+            l->ckpt, r->file, r->offset + (uint64_t)at * size, (size_t)(r->elems - at) * size, &from, &n));
+        SHERD_TRY(ferry_from(ferry, r->view, r->to + at, from, (int64_t)(n / size)));
+        at += (int64_t)(n / size);
+        comm_beat(l->job->comm);
+    }
+    return SHERD_OK;
+}
+
 static int read_one(struct load *l, struct ferry *ferry, const struct read *r)
 {
+    if (ckpt_checks_reads(l->ckpt) && r->from == r->type && !r->view->halves) {
+        int st = copy_one(l, ferry, r);
+        return st == SHERD_OK ? st : status_context(st, "tensor '%s'", r->t->name);
+    }
     int64_t most = (int64_t)(CKPT_STAGING_BYTES / sizeof(float));
     size_t from = sherd_dtype_bytes(r->from);
     for (int64_t at = 0; at < r->elems; at += most) {
@@ -324,6 +344,22 @@ static int read_one(struct load *l, struct ferry *ferry, const struct read *r)
     return SHERD_OK;
 }
 
+/* Reads from number i on that lie in blocks without a gap are got from the disk together; the first that does
+ * not. */
+static int plan_together(struct load *l, int i)
+{
+    uint64_t block = MAX(1, l->ckpt->manifest.block), end = 0;
+    int file = l->reads[i].file, k = i;
+    for (; k < l->n_reads && l->reads[k].file == file; k++) {
+        const struct read *r = &l->reads[k];
+        if (k > i && r->offset / block > (end - 1) / block + 1)
+            break;
+        end = MAX(end, r->offset + (uint64_t)r->elems * sherd_dtype_bytes(r->from));
+    }
+    l->ckpt->window.wanted = end;
+    return k;
+}
+
 static int load_views(struct load *l)
 {
     struct ferry ferry;
@@ -333,8 +369,11 @@ static int load_views(struct load *l)
         st = plan_view(l, &ferry, &l->job->views[i]);
     if (l->n_reads > 1)
         qsort(l->reads, (size_t)l->n_reads, sizeof(*l->reads), by_place);
-    for (int i = 0; i < l->n_reads && st == SHERD_OK; i++)
+    for (int i = 0, together = 0; i < l->n_reads && st == SHERD_OK; i++) {
+        if (i == together)
+            together = plan_together(l, i);
         st = read_one(l, &ferry, &l->reads[i]);
+    }
     SHERD_KEEP(st, sherd_queue_sync(ferry.queue));
     ferry_finish(&ferry);
     return st;

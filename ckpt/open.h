@@ -21,6 +21,7 @@ struct sherd_ckpt {
         char *data; /* CKPT_STAGING_BYTES, made when first needed */
         int file;
         uint64_t begin, end;
+        uint64_t wanted; /* in the file that is read next: what follows up to here will be asked for, too */
     } window;
     uint64_t bytes_read; /* from the disk: headers, the manifest, blocks */
 };
@@ -46,6 +47,9 @@ int ckpt_use_file(struct sherd_ckpt *ckpt, int i, char **path);
 /* Bytes [offset, offset + bytes) of a file. Reads whole blocks, checks their sums and keeps the last ones:
  * what is asked for in the order of the file is read once. ECORRUPT names the file and the place. */
 int ckpt_fetch(struct sherd_ckpt *ckpt, int file, uint64_t offset, size_t bytes, void *out);
+/* The same without a copy: *n of the bytes, at least one element, at *out until the next call. Only where
+ * ckpt_checks_reads. */
+int ckpt_peek(struct sherd_ckpt *ckpt, int file, uint64_t offset, size_t bytes, const void **out, size_t *n);
 /* Bytes [begin, end) of a file, whole blocks but for the last of the file, are what was saved. */
 int ckpt_check_blocks(const struct sherd_ckpt *ckpt, int file, uint64_t begin, uint64_t end, const char *data,
     const char *path);

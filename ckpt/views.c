@@ -79,16 +79,22 @@ static size_t kept_bytes(const struct shard_view *view)
     return view->halves ? sizeof(uint16_t) : sherd_dtype_bytes(view->type);
 }
 
+int ferry_from(struct ferry *ferry, const struct shard_view *view, int64_t at, const void *from, int64_t n)
+{
+    size_t size = kept_bytes(view);
+    SHERD_TRY(sherd_copy(ferry->queue,
+        &(struct sherd_copy){ (char *)view->data + size * (size_t)at, from, size * (size_t)n }));
+    return sherd_queue_sync(ferry->queue);
+}
+
 int ferry_in(struct ferry *ferry, const struct shard_view *view, int64_t at, int64_t n)
 {
-    void *to = (char *)view->data + kept_bytes(view) * (size_t)at;
-    if (view->halves)
-        SHERD_TRY(sherd_split(ferry->queue,
-            &(struct sherd_split){
-                .param = to, .low = view->low ? view->low + at : NULL, .master = ferry->host, .n = n }));
-    else
-        SHERD_TRY(
-            sherd_copy(ferry->queue, &(struct sherd_copy){ to, ferry->host, kept_bytes(view) * (size_t)n }));
+    if (!view->halves)
+        return ferry_from(ferry, view, at, ferry->host, n);
+    SHERD_TRY(sherd_split(ferry->queue, &(struct sherd_split){ .param = (uint16_t *)view->data + at,
+                                            .low = view->low ? view->low + at : NULL,
+                                            .master = ferry->host,
+                                            .n = n }));
     return sherd_queue_sync(ferry->queue);
 }
 

@@ -26,6 +26,8 @@ void ferry_finish(struct ferry *ferry);
 /* n elements of ferry->host, of the view's type, to the view from element `at` of its data; at most
  * CKPT_STAGING_BYTES. Done when it returns. */
 int ferry_in(struct ferry *ferry, const struct shard_view *view, int64_t at, int64_t n);
+/* The same from other host memory; not for views of halves. */
+int ferry_from(struct ferry *ferry, const struct shard_view *view, int64_t at, const void *from, int64_t n);
 /* Zeros there. */
 int ferry_zero(struct ferry *ferry, const struct shard_view *view, int64_t at, int64_t n);
 

@@ -9,6 +9,9 @@
 #include "base/status.h"
 #include "ckpt/open.h"
 
+/* From this size on reads go past the page cache: the disk works on all of it at once, and nothing is copied. */
+#define DIRECT_LEAST ((size_t)1 << 20)
+
 int ckpt_check_blocks(
     const struct sherd_ckpt *ckpt, int file, uint64_t begin, uint64_t end, const char *data, const char *path)
 {
@@ -25,6 +28,20 @@ int ckpt_check_blocks(
     return SHERD_OK;
 }
 
+/* The window holds whole blocks, which are aligned as the disk wants it; the file's end need not be. */
+static int read_window(struct sherd_ckpt *ckpt, uint64_t begin, uint64_t end, const char *path)
+{
+    size_t bytes = (size_t)(end - begin), aligned = bytes / FILE_DIRECT_ALIGN * FILE_DIRECT_ALIGN;
+    if (bytes < DIRECT_LEAST)
+        return file_pread(ckpt->fd, ckpt->window.data, bytes, begin, path);
+    file_set_direct(ckpt->fd, 1);
+    int st = file_pread(ckpt->fd, ckpt->window.data, aligned, begin, path);
+    file_set_direct(ckpt->fd, 0);
+    if (st == SHERD_OK && bytes > aligned)
+        st = file_pread(ckpt->fd, ckpt->window.data + aligned, bytes - aligned, begin + aligned, path);
+    return st;
+}
+
 /* Moves the window to the blocks that hold [offset, end), or the first of them. */
 static int move_window(struct sherd_ckpt *ckpt, int file, uint64_t offset, uint64_t end)
 {
@@ -34,12 +51,13 @@ static int move_window(struct sherd_ckpt *ckpt, int file, uint64_t offset, uint6
         ckpt->window.data = mem_aligned(4096, CKPT_STAGING_BYTES);
     if (!ckpt->window.data)
         return SHERD_ENOMEM;
+    end = MAX(end, ckpt->window.wanted);
     end = MIN((end + block - 1) / block * block, ckpt->manifest.files[file].bytes);
     end = MIN(end, begin + CKPT_STAGING_BYTES);
     ckpt->window.file = -1;
     int st = ckpt_use_file(ckpt, file, &path);
     if (st == SHERD_OK)
-        st = file_pread(ckpt->fd, ckpt->window.data, (size_t)(end - begin), begin, path);
+        st = read_window(ckpt, begin, end, path);
     if (st == SHERD_OK) {
         ckpt->bytes_read += end - begin;
         ckpt->window.file = file;
@@ -65,16 +83,25 @@ static int fetch_plain(struct sherd_ckpt *ckpt, int file, uint64_t offset, size_
     return st;
 }
 
+int ckpt_peek(struct sherd_ckpt *ckpt, int file, uint64_t offset, size_t bytes, const void **out, size_t *n)
+{
+    if (ckpt->window.file != file || offset < ckpt->window.begin || offset >= ckpt->window.end)
+        SHERD_TRY(move_window(ckpt, file, offset, offset + bytes));
+    *n = MIN(bytes, (size_t)(ckpt->window.end - offset));
+    *out = ckpt->window.data + (offset - ckpt->window.begin);
+    return SHERD_OK;
+}
+
 int ckpt_fetch(struct sherd_ckpt *ckpt, int file, uint64_t offset, size_t bytes, void *out)
 {
     char *to = out;
     if (!ckpt_checks_reads(ckpt))
         return fetch_plain(ckpt, file, offset, bytes, out);
     while (bytes) {
-        if (ckpt->window.file != file || offset < ckpt->window.begin || offset >= ckpt->window.end)
-            SHERD_TRY(move_window(ckpt, file, offset, offset + bytes));
-        size_t n = MIN(bytes, (size_t)(ckpt->window.end - offset));
-        memcpy(to, ckpt->window.data + (offset - ckpt->window.begin), n);
+        const void *from;
+        size_t n;
+        SHERD_TRY(ckpt_peek(ckpt, file, offset, bytes, &from, &n));
+        memcpy(to, from, n);
         to += n;
         offset += n;
         bytes -= n;
