@@ -167,6 +167,11 @@ static int inspect(const char *dir, int tensors, int files, int json)
     char *path = NULL;
     struct sherd_ckpt *ckpt = NULL;
     struct sherd_ckpt_info info;
+    if (sherd_weights_found(dir))
+        return out_refuse(
+            "%s is a model, not a checkpoint: 'sherd verify' checks it, 'sherd diff' compares it, and "
+            "any safetensors viewer lists it",
+            dir);
     int code = EXIT_OK, st = sherd_ckpt_find(&path, dir);
     if (st == SHERD_OK)
         st = sherd_ckpt_open(&ckpt, path);

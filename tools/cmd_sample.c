@@ -14,6 +14,7 @@
 #include "tools/out.h"
 
 #define BYTES 256
+#define MOST_WINDOW 1024   /* of a model folder: what a model can take may be far more */
 #define MAX_BYTE_VOCAB 512 /* above it the ids are those of a tokenizer */
 
 struct sample {
@@ -52,6 +53,21 @@ static int config_from_checkpoint(struct sample *s, const char *path)
     return code;
 }
 
+/* A model folder: the settings are those of its config.json. */
+static int config_from_model(struct sample *s)
+{
+    char from[4096];
+    const char *const set[] = { from };
+    if (snprintf(from, sizeof(from), "model.from=%s", s->dir) >= (int)sizeof(from))
+        return out_refuse("%s: the path is too long", s->dir);
+    int st = sherd_config_load(&s->config, "/dev/null", set, 1, 0);
+    if (st != SHERD_OK)
+        return out_fail(st);
+    if (s->config.batch.seq > MOST_WINDOW)
+        s->config.batch.seq = MOST_WINDOW;
+    return EXIT_OK;
+}
+
 static int check_bytes(const struct sherd_config *c)
 {
     if (c->data.format == SHERD_DATA_LLMC || c->data.format == SHERD_DATA_U16 || c->model.vocab < BYTES ||
@@ -75,7 +91,7 @@ static int open_engine(struct sample *s, const char *path)
         st = sherd_engine_create(
             &s->engine, &(struct sherd_engine_desc){ .config = c, .model = s->model, .device = s->device });
     if (st == SHERD_OK)
-        st = sherd_engine_load(s->engine, path);
+        st = path ? sherd_engine_load(s->engine, path) : sherd_engine_import(s->engine, s->dir, NULL);
     if (st != SHERD_OK)
         return out_fail(st);
     size_t seq = (size_t)c->batch.seq;
@@ -156,13 +172,15 @@ static int write_text(struct sample *s)
 
 static int run(struct sample *s)
 {
-    char *path;
-    int st = sherd_ckpt_find(&path, s->dir);
+    char *path = NULL;
+    int model = sherd_weights_found(s->dir), st = model ? SHERD_OK : sherd_ckpt_find(&path, s->dir);
     if (st == SHERD_OK && s->config_path)
         st = sherd_config_load(&s->config, s->config_path, NULL, 0, 0);
     if (st != SHERD_OK)
         return out_fail(st);
-    int code = s->config_path ? EXIT_OK : config_from_checkpoint(s, path);
+    int code = EXIT_OK;
+    if (!s->config_path)
+        code = model ? config_from_model(s) : config_from_checkpoint(s, path);
     if (code == EXIT_OK)
         code = check_bytes(&s->config);
     if (code == EXIT_OK)
@@ -188,9 +206,8 @@ int cmd_sample(int argc, char **argv)
     };
     const struct command command = { "sample", "DIR", 1, 1,
         "Lets a model that was trained on bytes write text.",
-        "DIR is a run folder (its newest complete checkpoint is taken) or one step folder. Bytes that are "
-        "no\n"
-        "printable text are shown as \\xNN.",
+        "DIR is a run folder (its newest complete checkpoint is taken), one step folder, or a model folder as\n"
+        "'sherd merge' makes it. Bytes that are no printable text are shown as \\xNN.",
         args, COUNT_OF(args) };
     int code = args_parse(&command, argc, argv, &s.dir);
     if (code >= 0)

@@ -40,6 +40,12 @@ json 'r["step"] == 8 and r["world"] == 2 and r["stage"] == 1 and r["samples_seen
 
 run 0 merge wide model --json
 json 'r["files"] == 1 and r["bytes"] > 4 * r["params"] and r["params"] > 0'
+run 2 inspect model
+has err "model is a model, not a checkpoint"
+run 0 sample wide --tokens 20 --config tiny.yaml
+mv out text.wide
+run 0 sample model --tokens 20
+cmp -s out text.wide || complain "the merged model writes another text"
 run 1 merge wide model
 has err "model"
 run 0 merge wide model --overwrite --dtype bf16

@@ -5,6 +5,7 @@
  */
 #include "tests/check.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -202,6 +203,86 @@ static void a_model_is_not_overwritten_unasked(void **state)
     file_list_free(names, n);
 }
 
+/* The errno of the next exchange of folders. */
+static int exchange_errno;
+
+static int fail_exchange(const char *call, const char *path, size_t *bytes)
+{
+    (void)path;
+    (void)bytes;
+    int links = exchange_errno == ENOSYS && !strcmp(call, "link"); /* a poor file system has no links, too */
+    return links || !strcmp(call, "exchange") ? exchange_errno : 0;
+}
+
+static void names_are(const char *dir, const char *const *want, int n_want)
+{
+    char **names;
+    int n;
+    ASSERT_OK(file_list(&names, &n, dir));
+    assert_int_equal(n, n_want);
+    for (int i = 0; i < n; i++)
+        assert_string_equal(names[i], want[i]);
+    file_list_free(names, n);
+}
+
+/* At every moment there is one whole model: the old one stays if the exchange fails. */
+static void an_old_model_stays_until_the_new_one_is_whole(void **state)
+{
+    (void)state;
+    static const char *const old[] = { "config.json", "model.safetensors", "tokenizer.json" };
+    static const char *const all[] = { "config.json", "model-00001-of-00003.safetensors",
+        "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors",
+        "model.safetensors.index.json", "tokenizer.json" };
+    static const char *const alone[] = { "m" };
+    uint64_t before, after;
+    ASSERT_OK(fake_save(&results, 2, &plain, fake_at("run")));
+    char from[256], to[256];
+    snprintf(from, sizeof(from), "%s", fake_at("run"));
+    snprintf(to, sizeof(to), "%s", fake_at("x/m"));
+    struct sherd_merge_desc desc = { .from = from, .to = to, .type = SHERD_F32 };
+    ASSERT_OK(sherd_merge(&desc, NULL));
+    ASSERT_OK(file_write_atomic(fake_at("x/m/tokenizer.json"), "{}", 2));
+    ASSERT_OK(file_size(&before, fake_at("x/m/model.safetensors")));
+    ASSERT_OK(file_mkdirs(fake_at("x/.tmp-merge-m/left"))); /* by a merge that died */
+    desc.overwrite = 1;
+    desc.shard_bytes = 10000;
+    exchange_errno = EBUSY;
+    file_hook(fail_exchange);
+    ASSERT_FAILS(sherd_merge(&desc, NULL), SHERD_EIO, "cannot be replaced");
+    names_are(fake_at("x/m"), old, 3);
+    ASSERT_OK(file_size(&after, fake_at("x/m/model.safetensors")));
+    assert_int_equal(before, after);
+    names_are(fake_at("x"), alone, 1);
+    exchange_errno = ENOSYS; /* then by two renames, and copies */
+    ASSERT_OK(sherd_merge(&desc, NULL));
+    file_hook(NULL);
+    names_are(fake_at("x/m"), all, 6);
+    names_are(fake_at("x"), alone, 1);
+    desc.shard_bytes = 0;
+    ASSERT_OK(sherd_merge(&desc, NULL));
+    names_are(fake_at("x/m"), old, 3);
+    ASSERT_OK(file_mkdirs(fake_at("x/m/notes")));
+    ASSERT_FAILS(
+        sherd_merge(&desc, NULL), SHERD_EEXISTS, "notes: a folder that holds folders is not replaced");
+    names_are(fake_at("x"), alone, 1);
+}
+
+/* A changed byte of a weight is found while merging, and nothing is left of the target. */
+static void a_changed_byte_stops_a_merge(void **state)
+{
+    (void)state;
+    ASSERT_OK(fake_save(&results, 2, &plain, fake_at("run")));
+    FILE *f = fopen(fake_at("run/step-00000010/weights-00001-of-00002.safetensors"), "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, -9, SEEK_END), 0);
+    int was = fgetc(f);
+    assert_int_equal(fseek(f, -9, SEEK_END), 0);
+    assert_true(fputc(was ^ 1, f) >= 0 && fclose(f) == 0);
+    struct sherd_merge_desc desc = { .from = fake_at("run"), .to = fake_at("m") };
+    ASSERT_FAILS(sherd_merge(&desc, NULL), SHERD_ECORRUPT, "weights-00001-of-00002.safetensors: bytes");
+    names_are(fake_at("m"), NULL, 0);
+}
+
 static void too_large_for_f16_is_an_error(void **state)
 {
     (void)state;
@@ -273,6 +354,8 @@ int main(void)
         cmocka_unit_test_setup(an_alias_is_written_when_asked_for, fake_fresh),
         cmocka_unit_test_setup(files_are_cut_in_order, fake_fresh),
         cmocka_unit_test_setup(a_model_is_not_overwritten_unasked, fake_fresh),
+        cmocka_unit_test_setup(an_old_model_stays_until_the_new_one_is_whole, fake_fresh),
+        cmocka_unit_test_setup(a_changed_byte_stops_a_merge, fake_fresh),
         cmocka_unit_test_setup(too_large_for_f16_is_an_error, fake_fresh),
         cmocka_unit_test_setup(the_source_may_be_moved_and_read_only, fake_fresh),
         cmocka_unit_test_setup(moments_are_not_read, fake_fresh),
