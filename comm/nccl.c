@@ -302,7 +302,7 @@ static int meet(struct nccl *n, const struct call *c, int *first)
 /* A call that finds the GPU's queue full holds the host up until there is room, which may be never. */
 static int leave_room(struct nccl *n, cudaStream_t stream)
 {
-    if (n->calls % UNDER_WAY)
+    if (n->calls % UNDER_WAY || cuda_device(n->owner->dev)->capture)
         return SHERD_OK;
     cudaEvent_t mark = n->marks[n->calls / UNDER_WAY % ARRAY_LEN(n->marks)];
     SHERD_TRY(cuda_wait_event(cuda_device(n->owner->dev), mark));

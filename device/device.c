@@ -333,6 +333,40 @@ int sherd_event_elapsed(struct sherd_event *from, struct sherd_event *to, double
     return from->dev->ops->event_elapsed(from, to, ms);
 }
 
+int device_stamp(struct sherd_event *event, struct sherd_queue *queue)
+{
+    SHERD_TRY(same_device("event_stamp", event, queue));
+    return event->dev->ops->event_stamp(event, queue);
+}
+
+/* ---- work that is kept ---- */
+
+int device_captures(const struct sherd_device *dev)
+{
+    return dev->ops->capture_begin != NULL;
+}
+
+int device_capture_begin(struct sherd_queue *queue)
+{
+    return queue->dev->ops->capture_begin(queue);
+}
+
+int device_capture_end(struct sherd_queue *queue, void **graph)
+{
+    return queue->dev->ops->capture_end(queue, graph);
+}
+
+int device_graph_launch(struct sherd_queue *queue, void *graph)
+{
+    return queue->dev->ops->graph_launch(queue, graph);
+}
+
+void device_graph_destroy(struct sherd_device *dev, void *graph)
+{
+    if (graph)
+        dev->ops->graph_destroy(dev, graph);
+}
+
 /* ---- operations ---- */
 
 static int call_op(struct sherd_queue *queue, enum op_index op, const void *args)

@@ -29,6 +29,7 @@ struct comm_ops;
 
 struct dev_ops {
     const char *kind; /* "cpu" */
+    int behind;       /* works behind the host's back, so that work which is kept saves time */
     int (*open)(struct sherd_device *dev, const struct sherd_device_desc *desc);
     void (*close)(struct sherd_device *dev);
     int (*memory)(struct sherd_device *dev, size_t *total, size_t *available);
@@ -45,6 +46,18 @@ struct dev_ops {
     int (*event_wait)(struct sherd_queue *queue, struct sherd_event *event);
     int (*event_sync)(struct sherd_event *event);
     int (*event_elapsed)(struct sherd_event *from, struct sherd_event *to, double *ms);
+    /* As event_record, for the time alone; in captured work the time of each launch. */
+    int (*event_stamp)(struct sherd_event *event, struct sherd_queue *queue);
+    /* Work that is kept and launched again as a whole; all three NULL where the device cannot. From
+     * capture_begin on, work of `queue`, and of queues that wait for its events, is not done but kept, with
+     * its arguments, until capture_end gives it as *graph. Before, all queues must be idle; before the end,
+     * `queue` must wait for the others. Events that were recorded outside are taken as reached inside, and
+     * the other way round: a launch is ordered by its queue alone. Where capturing fails, nothing of it is
+     * left. */
+    int (*capture_begin)(struct sherd_queue *queue);
+    int (*capture_end)(struct sherd_queue *queue, void **graph);
+    int (*graph_launch)(struct sherd_queue *queue, void *graph);
+    void (*graph_destroy)(struct sherd_device *dev, void *graph);
     /* Runs a host function in queue order with a copy of `args`. NULL where the device cannot (then comm
      * for that device must not need it). */
     int (*submit)(struct sherd_queue *queue, int (*fn)(void *args), const void *args, size_t bytes);
@@ -94,6 +107,15 @@ struct sherd_event {
     struct sherd_device *dev;
     void *impl;
 };
+
+/* The seam's entries of the same names; those of captures only where device_captures says that there are any.
+ */
+int device_captures(const struct sherd_device *dev);
+int device_capture_begin(struct sherd_queue *queue);
+int device_capture_end(struct sherd_queue *queue, void **graph);
+int device_graph_launch(struct sherd_queue *queue, void *graph);
+void device_graph_destroy(struct sherd_device *dev, void *graph); /* NULL is fine */
+int device_stamp(struct sherd_event *event, struct sherd_queue *queue);
 
 /* Argument checks at the edge, by op_index: OK or EINVAL with the operation and field named. */
 extern int (*const op_check[OP_COUNT])(const void *args);

@@ -20,6 +20,7 @@ static void keep_config(struct sherd_config *to, const struct sherd_config *from
 {
     *to = (struct sherd_config){ 0 };
     to->run.seed = from->run.seed;
+    to->run.graph = from->run.graph;
     to->run.deterministic = from->run.deterministic;
     to->shard = from->shard;
     to->dtype = from->dtype;
@@ -191,6 +192,8 @@ int sherd_engine_create(struct sherd_engine **out, const struct sherd_engine_des
         st = store_init(&e->store, &e->plan.memory_desc, sherd_comm_rank(e->comm), e->dev);
     if (st == SHERD_OK)
         st = alloc_work(e);
+    if (st == SHERD_OK)
+        st = graph_init(e, desc->config);
     SHERD_TRY_OUT(comm_agree(e->comm, st));
     st = store_expose(&e->store, e->comm);
     SHERD_KEEP(st, store_expose(&e->store, e->reduce_comm));
@@ -214,6 +217,7 @@ void sherd_engine_destroy(struct sherd_engine *e)
         comm_compare(e->comm, 0); /* it may outlive the engine */
     profile_destroy(e->profile);
     ckpt_saver_destroy(e->saver);
+    graph_finish(e);
     if (e->gather_queue && e->gather_queue != e->compute)
         sherd_queue_destroy(e->gather_queue);
     if (e->reduce_queue && e->reduce_queue != e->compute)
@@ -250,7 +254,7 @@ void sherd_engine_destroy(struct sherd_engine *e)
 int engine_settle(struct sherd_engine *e)
 {
     struct sherd_queue *const queues[] = { e->compute, e->reduce_queue, e->gather_queue, e->update_queue };
-    int st = SHERD_OK;
+    int st = graph_flush(e);
     for (size_t i = 0; i < ARRAY_LEN(queues); i++)
         SHERD_KEEP(st, sherd_queue_sync(queues[i]));
     return st;
@@ -294,7 +298,7 @@ static int read_scalars(struct sherd_engine *e)
 {
     SHERD_TRY(sherd_copy(
         e->compute, &(struct sherd_copy){
-                        .dst = e->host_scalars, .src = e->scalars, .bytes = SCALAR_ALL * sizeof(double) }));
+                        .dst = e->host_scalars, .src = e->scalars, .bytes = SCALAR_RATES * sizeof(double) }));
     return sherd_queue_sync(e->compute);
 }
 

@@ -11,6 +11,7 @@
 
 #include "ckpt/ckpt.h"
 #include "runtime/finite.h"
+#include "runtime/graph.h"
 #include "runtime/plan.h"
 #include "runtime/profile.h"
 #include "runtime/watch.h"
@@ -51,13 +52,16 @@ struct sherd_engine {
     struct sherd_event *taken; /* of a save: the state may be changed after it; NULL = at once */
     int flag;                  /* this rank wishes to stop: goes round with the next step's counts */
     int broken;                /* a step failed half-way: only destroy is left */
-    struct profile *profile;   /* NULL: steps are not timed; owned */
+    struct engine_graph graph;
+    int64_t update_step;     /* of the updates that are submitted */
+    struct profile *profile; /* NULL: steps are not timed; owned */
     struct watch watch;
     struct finder *finder;           /* while a step is run again to find a value that is not finite */
     int64_t skipped, skipped_in_row; /* steps without an update: in all, and up to now */
 };
 
-/* Waits for all work of all queues; updates and publications go on when a step has returned. */
+/* Makes what updates are pending and waits for all work of all queues; updates and publications go on when a
+ * step has returned. */
 int engine_settle(struct sherd_engine *engine);
 
 /* sherd_engine_save_start with all that a run may want. */
@@ -91,6 +95,13 @@ int step_give_up(struct sherd_engine *engine, int st);
 
 /* The forward and backward passes of a step once more, up to the summed gradients. */
 int step_again(struct sherd_engine *engine, const struct sherd_batch *micro, int n_micro);
+/* The optimizer's numbers for a step. */
+struct optim_hyper step_hyper(const struct sherd_engine *engine, int64_t step);
+/* Submits a step from its counts to its results; and its updates. */
+int step_run(struct sherd_engine *engine, const struct sherd_batch *micro, int n_micro);
+int step_updates(struct sherd_engine *engine, int64_t step);
+/* Work of `queue` from now on waits for a save to have taken its copy. */
+int step_await_taken(struct sherd_engine *engine, struct sherd_queue *queue);
 
 /* Runs one micro-batch list over `batch`; list EVAL leaves logits (device, F32) if not NULL. */
 int step_micro(struct sherd_engine *engine, enum program_list list, const struct sherd_batch *batch,

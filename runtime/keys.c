@@ -84,6 +84,12 @@ static const struct key_choice count_words[] = {
     { "deepspeed", SHERD_COUNT_DEEPSPEED },
     { NULL, 0 },
 };
+static const struct key_choice graph_words[] = {
+    { "auto", SHERD_GRAPH_AUTO },
+    { "on", SHERD_GRAPH_ON },
+    { "off", SHERD_GRAPH_OFF },
+    { NULL, 0 },
+};
 static const struct key_choice profile_words[] = {
     { "program", SHERD_PROFILE_PROGRAM },
     { "ops", SHERD_PROFILE_OPS },
@@ -121,6 +127,8 @@ static const struct key keys[] = {
       .help = "CPU threads of a rank; auto = share the cores among the ranks of the host" },
     { BOOL("run.tune", run.tune, "true"),
       .help = "GPU: time the ways to do each matrix product once, keep the choice in ~/.cache/sherd" },
+    { CHOICE("run.graph", run.graph, graph_words, "off"),
+      .help = "keep a step as one piece of work, launched whole (CUDA graph); auto = on GPUs, where it can be" },
     { INT("run.seed", run.seed, 0, KEY_MANY, "1"),
       .help = "draws the initial weights and the order of the data" },
     { BOOL("run.deterministic", run.deterministic, "false"),

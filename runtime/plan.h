@@ -33,8 +33,9 @@ enum plan_scalar {
     SCALAR_OWN_FLAG,
     SCALAR_OWN_LOSS, /* and these two */
     SCALAR_OWN_SQUARES,
-    SCALAR_FACTOR, /* a float: the clip factor; what stands before it is new in every step */
-    SCALAR_ALL,    /* 3 * world: what was gathered */
+    SCALAR_FACTOR,                 /* a float: the clip factor; what stands before it is new in every step */
+    SCALAR_RATES,                  /* struct sherd_rates, two places: of the updates in a graph */
+    SCALAR_ALL = SCALAR_RATES + 2, /* 3 * world: what was gathered */
 };
 
 #define PLAN_BATCH_SLOTS 2 /* micro-batches of tokens in flight */

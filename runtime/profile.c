@@ -28,7 +28,7 @@ static int record(struct profile *p, struct sherd_queue *queue, int *event)
     SHERD_TRY(mem_grow(&p->events, &p->events_cap, p->n_events + 1, sizeof(struct sherd_event *)));
     SHERD_TRY(sherd_event_create(&p->events[p->n_events], p->engine->dev));
     *event = p->n_events++;
-    return sherd_event_record(p->events[*event], queue);
+    return device_stamp(p->events[*event], queue);
 }
 
 static int begin(struct device_probe *probe, struct sherd_queue *queue, const struct probe_span *what)
@@ -102,23 +102,38 @@ int profile_full(const struct profile *p)
     return p && p->n_steps == p->want;
 }
 
+int profile_due(struct profile *p)
+{
+    return p && !profile_full(p) && p->skip-- <= 0;
+}
+
 int profile_step_begin(struct profile *p, int64_t step)
 {
     int begins;
-    if (!p || profile_full(p) || p->skip-- > 0)
-        return SHERD_OK;
     SHERD_TRY(mem_grow(&p->steps, &p->steps_cap, p->n_steps + 1, sizeof(*p->steps)));
     SHERD_TRY(record(p, p->engine->compute, &begins));
-    if (p->n_steps == 0) {
-        SHERD_TRY(sherd_event_sync(p->events[begins]));
-        p->clock = clock_seconds();
-    }
     for (int q = 0; q < PROFILE_QUEUES; q++)
         p->open[q] = -1;
     p->steps[p->n_steps++] = (struct profile_step){ .step = step, .begin = begins };
+    p->first_span = p->n_spans;
     p->active = 1;
     p->engine->dev->probe = &p->probe;
+    profile_launched(p);
     return SHERD_OK;
+}
+
+void profile_launched(struct profile *p)
+{
+    if (p && p->n_steps == 1)
+        p->clock = clock_seconds();
+}
+
+void profile_drop(struct profile *p)
+{
+    p->n_spans = p->first_span;
+    p->n_steps--;
+    p->active = 0;
+    p->engine->dev->probe = NULL;
 }
 
 int profile_step_end(struct profile *p)
@@ -132,8 +147,8 @@ int profile_step_end(struct profile *p)
 
 static int read_times(const struct profile *p, int begin, int end, double *from, double *to)
 {
-    SHERD_TRY(sherd_event_elapsed(p->events[0], p->events[begin], from));
-    return sherd_event_elapsed(p->events[0], p->events[end], to);
+    SHERD_TRY(sherd_event_elapsed(p->events[p->steps[0].begin], p->events[begin], from));
+    return sherd_event_elapsed(p->events[p->steps[0].begin], p->events[end], to);
 }
 
 /* Waits of the compute queue and collectives of its own are exposed; what is left of its parts is work. */

@@ -50,6 +50,7 @@ struct profile {
     char *path;
     int64_t skip, want; /* steps left before the first that is timed; how many are */
     int active;         /* a step is being timed */
+    int first_span;     /* of the step begun last */
     double clock;       /* host seconds at time 0 */
     struct profile_step *steps;
     int n_steps, steps_cap;
@@ -64,9 +65,16 @@ struct profile {
 int profile_create(struct profile **out, struct sherd_engine *engine, const struct sherd_config *config);
 void profile_destroy(struct profile *profile);
 
-/* All take NULL, and do nothing in steps that are not timed. They do not wait: the step after may begin. */
+/* Once a step, before it: whether it is to be timed. Then begin and end, around what is submitted or
+ * recorded; neither waits, and the next step may begin. Takes NULL. */
+int profile_due(struct profile *profile);
 int profile_step_begin(struct profile *profile, int64_t step);
 int profile_step_end(struct profile *profile);
+/* The work that was begun last, and maybe ended, is not done but forgotten. */
+void profile_drop(struct profile *profile);
+/* Recorded work is launched now. */
+void profile_launched(struct profile *profile);
+/* These take NULL, and do nothing in steps that are not timed. */
 int profile_instr_begin(struct profile *profile, enum program_list list, int at);
 int profile_instr_end(struct profile *profile, enum program_list list, int at);
 /* Work of the compute queue that is no instruction. */

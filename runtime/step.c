@@ -185,6 +185,20 @@ static int run_clip(struct sherd_engine *e)
     return sherd_event_record(e->clipped, e->compute);
 }
 
+struct optim_hyper step_hyper(const struct sherd_engine *e, int64_t step)
+{
+    const struct sherd_config *c = &e->config;
+    return (struct optim_hyper){ .lr = (float)lr_at(c, step, e->steps),
+        .beta1 = (float)c->optim.beta1,
+        .beta2 = (float)c->optim.beta2,
+        .eps = (float)c->optim.eps,
+        .weight_decay = (float)c->optim.weight_decay,
+        .momentum = (float)c->optim.momentum,
+        .step = step - e->skipped, /* updates, for the correction of means that began at 0 */
+        .factor = (const float *)(e->scalars + SCALAR_FACTOR),
+        .rates = e->graph.capturing ? (const struct sherd_rates *)(e->scalars + SCALAR_RATES) : NULL };
+}
+
 /* One span for each run of tensors with the same decay rule; padding between them is in no span. Runs beside
  * the next step, which waits for the units that it needs. */
 static int run_update(struct sherd_engine *e, int unit)
@@ -192,17 +206,9 @@ static int run_update(struct sherd_engine *e, int unit)
     const struct shard_store *s = &e->store;
     const struct shard_unit *u = &s->units[unit];
     const struct shard_layout *layout = &e->plan.layout;
-    const struct sherd_config *c = &e->config;
     size_t pb = sherd_dtype_bytes(e->plan.type), gb = sherd_dtype_bytes(s->grad_type);
     int64_t first = store_state_first(s, unit), end = first + store_state_elems(s, unit);
-    struct optim_hyper hyper = { .lr = (float)lr_at(c, e->step + 1, e->steps),
-        .beta1 = (float)c->optim.beta1,
-        .beta2 = (float)c->optim.beta2,
-        .eps = (float)c->optim.eps,
-        .weight_decay = (float)c->optim.weight_decay,
-        .momentum = (float)c->optim.momentum,
-        .step = e->step + 1 - e->skipped, /* updates, for the correction of means that began at 0 */
-        .factor = (const float *)(e->scalars + SCALAR_FACTOR) };
+    struct optim_hyper hyper = step_hyper(e, e->update_step);
     SHERD_TRY(sherd_event_wait(e->update_queue, e->clipped));
     for (int i = u->layout->first_tensor; i < u->layout->first_tensor + u->layout->n_tensors; i++) {
         const struct shard_tensor *t = &layout->tensors[i];
@@ -217,7 +223,7 @@ static int run_update(struct sherd_engine *e, int unit)
             .param_type = e->plan.type,
             .grad_type = s->grad_type,
             .state_type = s->desc.state,
-            .seed = (uint64_t)c->run.seed,
+            .seed = (uint64_t)e->config.run.seed,
             .stream = rng_stream(t->name),
             .first = from - t->offset };
         if (e->plan.type != SHERD_F32)
@@ -231,11 +237,11 @@ static int run_update(struct sherd_engine *e, int unit)
 }
 
 /* A save may still be copying what an update is about to change. */
-static int await_taken(struct sherd_engine *e)
+int step_await_taken(struct sherd_engine *e, struct sherd_queue *queue)
 {
     struct sherd_event *taken = e->taken;
     e->taken = NULL;
-    return taken ? sherd_event_wait(e->update_queue, taken) : SHERD_OK;
+    return taken ? sherd_event_wait(queue, taken) : SHERD_OK;
 }
 
 static int run_instr(struct sherd_engine *e, enum program_list list, const struct program_instr *in,
@@ -259,7 +265,8 @@ static int run_instr(struct sherd_engine *e, enum program_list list, const struc
     case PROGRAM_CLIP:
         return run_clip(e);
     case PROGRAM_UPDATE:
-        SHERD_TRY(await_taken(e));
+        if (!e->graph.capturing)
+            SHERD_TRY(step_await_taken(e, e->update_queue));
         return run_update(e, in->index);
     case PROGRAM_PUBLISH:
         return move_publish(&e->mover, in->index);
@@ -300,13 +307,17 @@ static int send_batch(struct sherd_engine *e, const struct sherd_batch *batch, i
     size_t n = (size_t)(batch->batch * e->plan.seq), half = e->plan.token_bytes / sizeof(int32_t);
     if (n == 0)
         return SHERD_OK;
-    SHERD_TRY(sherd_event_sync(slot->done));
-    memcpy(slot->host, batch->tokens, n * sizeof(int32_t));
-    memcpy(slot->host + half, batch->targets, n * sizeof(int32_t));
-    SHERD_TRY(sherd_copy(e->compute,
-        &(struct sherd_copy){ .dst = slot->tokens, .src = slot->host, .bytes = n * sizeof(int32_t) }));
+    int32_t *host = graph_tokens(e, index); /* filled before each launch */
+    if (!host) {
+        host = slot->host;
+        SHERD_TRY(sherd_event_sync(slot->done));
+        memcpy(host, batch->tokens, n * sizeof(int32_t));
+        memcpy(host + half, batch->targets, n * sizeof(int32_t));
+    }
+    SHERD_TRY(sherd_copy(
+        e->compute, &(struct sherd_copy){ .dst = slot->tokens, .src = host, .bytes = n * sizeof(int32_t) }));
     return sherd_copy(e->compute,
-        &(struct sherd_copy){ .dst = slot->targets, .src = slot->host + half, .bytes = n * sizeof(int32_t) });
+        &(struct sherd_copy){ .dst = slot->targets, .src = host + half, .bytes = n * sizeof(int32_t) });
 }
 
 int step_micro(struct sherd_engine *e, enum program_list list, const struct sherd_batch *batch, int index,
@@ -334,9 +345,8 @@ int step_check_batch(const struct sherd_engine *e, const struct sherd_batch *b, 
     return SHERD_OK;
 }
 
-/* Valid targets of the whole step (and sequences, and wishes to stop): summed over the ranks before the first
- * loss needs them. */
-static int send_count(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
+/* This rank's part of the counts, left in the host's scalars. */
+static int count(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
 {
     double *host = e->host_scalars;
     memset(host, 0, SCALAR_FACTOR * sizeof(*host));
@@ -347,10 +357,18 @@ static int send_count(struct sherd_engine *e, const struct sherd_batch *micro, i
         host[SCALAR_OWN_ROWS] += (double)micro[i].batch;
     }
     host[SCALAR_OWN_FLAG] = e->flag;
+    return SHERD_OK;
+}
+
+/* Valid targets of the whole step (and sequences, and wishes to stop): summed over the ranks before the first
+ * loss needs them. */
+static int send_count(struct sherd_engine *e)
+{
     SHERD_TRY(watch_part(e, WATCH_WAIT, "counts"));
     SHERD_TRY(profile_part_begin(e->profile, "counts"));
     SHERD_TRY(sherd_copy(e->compute,
-        &(struct sherd_copy){ .dst = e->scalars, .src = host, .bytes = SCALAR_FACTOR * sizeof(*host) }));
+        &(struct sherd_copy){
+            .dst = e->scalars, .src = e->host_scalars, .bytes = SCALAR_FACTOR * sizeof(double) }));
     SHERD_TRY(sum_over_ranks(e, e->scalars + SCALAR_COUNT, e->scalars + SCALAR_OWN_COUNT, 3));
     return profile_part_end(e->profile);
 }
@@ -359,7 +377,7 @@ static int send_count(struct sherd_engine *e, const struct sherd_batch *micro, i
  * before them in the queues. */
 static int settle_published(struct sherd_engine *e)
 {
-    return e->plan.stage->publish ? sherd_queue_sync(e->gather_queue) : SHERD_OK;
+    return e->plan.stage->publish && !e->graph.capturing ? sherd_queue_sync(e->gather_queue) : SHERD_OK;
 }
 
 static int run_micros(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
@@ -374,16 +392,39 @@ static int run_micros(struct sherd_engine *e, const struct sherd_batch *micro, i
     return settle_published(e);
 }
 
-static int run_step(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
+int step_run(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
 {
+    SHERD_TRY(send_count(e));
     SHERD_TRY(run_micros(e, micro, n_micro));
     SHERD_TRY(run_list(e, PROGRAM_AFTER, NULL, 0, 0, NULL));
     SHERD_TRY(profile_part_begin(e->profile, "results"));
     SHERD_TRY(sherd_copy(
         e->compute, &(struct sherd_copy){
-                        .dst = e->host_scalars, .src = e->scalars, .bytes = SCALAR_ALL * sizeof(double) }));
-    SHERD_TRY(profile_part_end(e->profile));
-    SHERD_TRY(run_list(e, PROGRAM_UPDATES, NULL, 0, 0, NULL));
+                        .dst = e->host_scalars, .src = e->scalars, .bytes = SCALAR_RATES * sizeof(double) }));
+    return profile_part_end(e->profile);
+}
+
+int step_updates(struct sherd_engine *e, int64_t step)
+{
+    e->update_step = step;
+    return run_list(e, PROGRAM_UPDATES, NULL, 0, 0, NULL);
+}
+
+/* As one piece of work if all ranks can, else instruction by instruction. */
+static int submit(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
+{
+    int launched = 0, timed = profile_due(e->profile);
+    SHERD_TRY(count(e, micro, n_micro));
+    SHERD_TRY(graph_takes(e, micro, n_micro, &launched));
+    if (launched)
+        SHERD_TRY(graph_step(e, micro, n_micro, timed, &launched));
+    if (launched)
+        return SHERD_OK;
+    SHERD_TRY(graph_flush(e));
+    if (timed)
+        SHERD_TRY(profile_step_begin(e->profile, e->step + 1));
+    SHERD_TRY(step_run(e, micro, n_micro));
+    SHERD_TRY(step_updates(e, e->step + 1));
     return profile_step_end(e->profile);
 }
 
@@ -415,7 +456,8 @@ static int sync_results(struct sherd_engine *e)
 
 int step_again(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
 {
-    SHERD_TRY(send_count(e, micro, n_micro));
+    SHERD_TRY(count(e, micro, n_micro));
+    SHERD_TRY(send_count(e));
     SHERD_TRY(run_micros(e, micro, n_micro));
     return engine_settle(e);
 }
@@ -429,7 +471,9 @@ static int end_nonfinite(struct sherd_engine *e, const struct sherd_batch *micro
     memcpy(kept, e->host_scalars, sizeof(kept));
     double loss = kept[SCALAR_LOSS], norm = kept[SCALAR_NORM];
     int64_t limit = e->config.train.nonfinite_limit;
-    int st = finite_find(e, micro, n_micro, where, sizeof(where));
+    int st = graph_flush(e); /* looking writes over the gradient too */
+    if (st == SHERD_OK)
+        st = finite_find(e, micro, n_micro, where, sizeof(where));
     memcpy(e->host_scalars, kept, sizeof(kept));
     if (st != SHERD_OK)
         return step_give_up(e, st);
@@ -487,11 +531,7 @@ int sherd_engine_step(
         return SHERD_FAIL(SHERD_EINVAL,
             "an earlier step of this engine failed half-way; destroy it and load a "
             "checkpoint into a new one");
-    int st = profile_step_begin(e->profile, e->step + 1);
-    if (st == SHERD_OK)
-        st = send_count(e, micro, n_micro);
-    if (st == SHERD_OK)
-        st = run_step(e, micro, n_micro);
+    int st = submit(e, micro, n_micro);
     if (st == SHERD_OK)
         st = sync_results(e);
     if (st != SHERD_OK)

@@ -16,6 +16,7 @@ struct cpu {
     struct cpu_pool *pool;
     int async;
     _Atomic int delay_us;
+    struct cpu_graph *graph; /* work is kept here, not done; NULL = it is done */
 };
 
 /* The operations. A failure of the work stays with the queue until it is synchronized. */
@@ -62,6 +63,22 @@ int cpu_event_record(struct sherd_event *event, struct sherd_queue *queue);
 int cpu_event_wait(struct sherd_queue *queue, struct sherd_event *event);
 int cpu_event_sync(struct sherd_event *event);
 int cpu_event_elapsed(struct sherd_event *from, struct sherd_event *to, double *ms);
+
+/* graph.c: calls that are kept, with a copy of `bytes` bytes of arguments. */
+struct cpu_call {
+    enum { CPU_CALL_OP, CPU_CALL_HOST, CPU_CALL_RECORD, CPU_CALL_WAIT } kind;
+    struct sherd_queue *queue;
+    cpu_op op;
+    int (*host)(void *args);
+    struct sherd_event *event;
+    const void *args;
+    size_t bytes;
+};
+int cpu_keep(struct sherd_queue *queue, const struct cpu_call *call);
+int cpu_capture_begin(struct sherd_queue *queue);
+int cpu_capture_end(struct sherd_queue *queue, void **graph);
+int cpu_graph_launch(struct sherd_queue *queue, void *graph);
+void cpu_graph_destroy(struct sherd_device *dev, void *graph);
 
 /* For tests: every operation and host function on side queues of this device first waits so long. */
 void cpu_test_delay(struct sherd_device *dev, int us);

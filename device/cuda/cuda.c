@@ -346,44 +346,109 @@ static int cuda_queue_sync(struct sherd_queue *queue)
 
 static int cuda_event_create(struct sherd_event *event)
 {
-    cudaEvent_t e = NULL;
     SHERD_TRY(enter(event->dev));
-    CUDA_TRY(cudaEventCreate(&e));
+    struct cuda_event *e = mem_zalloc(1, sizeof(*e));
+    if (!e)
+        return SHERD_ENOMEM;
+    int st = CUDA_CHECK(cudaEventCreate(&e->event));
+    if (st != SHERD_OK) {
+        mem_free(e);
+        return st;
+    }
     event->impl = e;
     return SHERD_OK;
 }
 
 static void cuda_event_destroy(struct sherd_event *event)
 {
+    struct cuda_event *e = event->impl;
     CUDA_WARN(cudaSetDevice(cuda_device(event->dev)->index));
-    CUDA_WARN(cudaEventDestroy(event->impl));
+    CUDA_WARN(cudaEventDestroy(e->event));
+    mem_free(e);
 }
 
 static int cuda_event_record(struct sherd_event *event, struct sherd_queue *queue)
 {
+    struct cuda_event *e = event->impl;
     SHERD_TRY(enter(queue->dev));
-    return CUDA_CHECK(cudaEventRecord(event->impl, cuda_queue(queue)->stream));
+    CUDA_TRY(cudaEventRecord(e->event, cuda_queue(queue)->stream));
+    e->capture = cuda_device(queue->dev)->capture;
+    return SHERD_OK;
 }
 
+/* CUDA refuses to wait across the border of a capture; what is on the other side has been reached. */
 static int cuda_event_wait(struct sherd_queue *queue, struct sherd_event *event)
 {
+    struct cuda_event *e = event->impl;
+    if (e->capture != cuda_device(queue->dev)->capture)
+        return SHERD_OK;
     SHERD_TRY(enter(queue->dev));
-    return CUDA_CHECK(cudaStreamWaitEvent(cuda_queue(queue)->stream, event->impl, 0));
+    return CUDA_CHECK(cudaStreamWaitEvent(cuda_queue(queue)->stream, e->event, 0));
 }
 
 static int cuda_event_sync(struct sherd_event *event)
 {
+    struct cuda_event *e = event->impl;
+    if (e->capture != 0 || cuda_device(event->dev)->capture != 0)
+        return SHERD_OK;
     SHERD_TRY(enter(event->dev));
-    return cuda_wait_event(cuda_device(event->dev), event->impl);
+    return cuda_wait_event(cuda_device(event->dev), e->event);
 }
 
 static int cuda_event_elapsed(struct sherd_event *from, struct sherd_event *to, double *ms)
 {
     float f = 0;
+    struct cuda_event *a = from->impl, *b = to->impl;
     SHERD_TRY(enter(from->dev));
-    CUDA_TRY(cudaEventElapsedTime(&f, from->impl, to->impl));
+    CUDA_TRY(cudaEventElapsedTime(&f, a->event, b->event));
     *ms = f;
     return SHERD_OK;
+}
+
+static int cuda_event_stamp(struct sherd_event *event, struct sherd_queue *queue)
+{
+    struct cuda_event *e = event->impl;
+    unsigned flags = cuda_device(queue->dev)->capture ? cudaEventRecordExternal : cudaEventRecordDefault;
+    SHERD_TRY(enter(queue->dev));
+    return CUDA_CHECK(cudaEventRecordWithFlags(e->event, cuda_queue(queue)->stream, flags));
+}
+
+/* ---- work that is kept ---- */
+
+/* Relaxed: NCCL and the libraries may do in this thread what they must, beside the capture. */
+static int cuda_capture_begin(struct sherd_queue *queue)
+{
+    struct cuda_device *cd = cuda_device(queue->dev);
+    SHERD_TRY(enter(queue->dev));
+    CUDA_TRY(cudaStreamBeginCapture(cuda_queue(queue)->stream, cudaStreamCaptureModeRelaxed));
+    cd->capture = ++cd->captures;
+    return SHERD_OK;
+}
+
+static int cuda_capture_end(struct sherd_queue *queue, void **graph)
+{
+    cudaGraph_t kept = NULL;
+    cudaGraphExec_t exec = NULL;
+    cuda_device(queue->dev)->capture = 0;
+    SHERD_TRY(enter(queue->dev));
+    CUDA_TRY(cudaStreamEndCapture(cuda_queue(queue)->stream, &kept));
+    int st = CUDA_CHECK(cudaGraphInstantiateWithFlags(&exec, kept, cudaGraphInstantiateFlagUseNodePriority));
+    CUDA_WARN(cudaGraphDestroy(kept));
+    SHERD_TRY(st);
+    *graph = exec;
+    return CUDA_CHECK(cudaGraphUpload(exec, cuda_queue(queue)->stream));
+}
+
+static int cuda_graph_launch(struct sherd_queue *queue, void *graph)
+{
+    SHERD_TRY(enter(queue->dev));
+    return CUDA_CHECK(cudaGraphLaunch(graph, cuda_queue(queue)->stream));
+}
+
+static void cuda_graph_destroy(struct sherd_device *dev, void *graph)
+{
+    CUDA_WARN(cudaSetDevice(cuda_device(dev)->index));
+    CUDA_WARN(cudaGraphExecDestroy(graph));
 }
 
 /* ---- operations that CUDA itself has ---- */
@@ -405,6 +470,7 @@ int cuda_fill(struct sherd_queue *queue, const void *args)
 
 const struct dev_ops dev_cuda = {
     .kind = "cuda",
+    .behind = 1,
     .open = cuda_open,
     .close = cuda_close,
     .memory = cuda_memory,
@@ -421,6 +487,11 @@ const struct dev_ops dev_cuda = {
     .event_wait = cuda_event_wait,
     .event_sync = cuda_event_sync,
     .event_elapsed = cuda_event_elapsed,
+    .event_stamp = cuda_event_stamp,
+    .capture_begin = cuda_capture_begin,
+    .capture_end = cuda_capture_end,
+    .graph_launch = cuda_graph_launch,
+    .graph_destroy = cuda_graph_destroy,
     .submit = NULL,
     .comm = &comm_nccl,
     .op = {

@@ -38,6 +38,8 @@ struct cuda_device {
     void *attention;
     void (*attention_close)(void *attention);
     struct cuda_watch *watches; /* wait.c */
+    unsigned capture;           /* number of the capture under way, 0 = none; and of the last one */
+    unsigned captures;
 };
 
 struct cuda_queue {
@@ -47,6 +49,12 @@ struct cuda_queue {
     unsigned long long *seen;   /* [CUDA_FAULTS], pinned: the copy that queue_sync reads */
     int64_t vocab[CUDA_FAULTS]; /* of the last launch that can leave a fault, for its text; 0 = none yet */
     int64_t seq;                /* of the last CUDA_FAULT_TOKEN */
+};
+
+/* Where it was recorded last: in which capture, 0 = in none. */
+struct cuda_event {
+    cudaEvent_t event;
+    unsigned capture;
 };
 
 #define CUDA_WORKSPACE_BYTES ((size_t)32 << 20)

@@ -29,6 +29,7 @@ enum sherd_on_failure { SHERD_FAILURE_STOP, SHERD_FAILURE_CONTINUE };
 enum sherd_save_what { SHERD_SAVE_ALL, SHERD_SAVE_WEIGHTS };
 enum sherd_resume { SHERD_RESUME_NEVER, SHERD_RESUME_AUTO, SHERD_RESUME_REQUIRED };
 
+enum sherd_graph { SHERD_GRAPH_AUTO, SHERD_GRAPH_ON, SHERD_GRAPH_OFF };
 enum sherd_profile { SHERD_PROFILE_PROGRAM, SHERD_PROFILE_OPS };
 
 /* Where the float weights are when parameters are BF16: WHOLE beside them, or SPLIT: the other 16 bits. */
@@ -45,8 +46,9 @@ struct sherd_config {
         int64_t seed;
         int deterministic; /* the same bits at every run, on GPUs too */
         enum sherd_resume resume;
-        const char *comm; /* "auto", "shm", "tcp", "mpi" */
-        double timeout;   /* seconds */
+        enum sherd_graph graph; /* a step as one piece of work that the device keeps */
+        const char *comm;       /* "auto", "shm", "tcp", "mpi" */
+        double timeout;         /* seconds */
     } run;
     struct {
         const char *from; /* folder of a Hugging Face model to start from; "none" */

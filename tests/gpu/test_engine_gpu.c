@@ -26,7 +26,7 @@
 
 struct trial {
     struct sherd_model_config model;
-    int stage, prefetch, overlap, poison, micro, accum, seq, steps;
+    int stage, prefetch, overlap, poison, graph, uneven, micro, accum, seq, steps;
     unsigned delay_us; /* before each collective, and half as much on rank 0 */
     enum sherd_dtype param, reduce;
     /* of rank 0 */
@@ -34,6 +34,7 @@ struct trial {
     uint64_t weights; /* hash over all tensors */
     /* bytes: less free than before, in libraries, in allocations, planned */
     uint64_t used, libraries, allocated, planned;
+    int64_t launches;
 };
 
 static struct trial small(void)
@@ -64,6 +65,7 @@ static void set(struct sherd_config *c, const struct trial *t)
     c->shard.prefetch = t->prefetch;
     c->shard.overlap = t->overlap;
     c->shard.poison = t->poison;
+    c->run.graph = t->graph ? SHERD_GRAPH_ON : SHERD_GRAPH_OFF;
     c->dtype.param = t->param;
     c->dtype.reduce = t->reduce;
     c->batch.micro = t->micro;
@@ -89,6 +91,8 @@ static void train(struct trial *t, int rank, struct sherd_engine *e)
         }
         for (int m = 0; m < t->accum; m++)
             micro[m] = (struct sherd_batch){ rows, rows + n, t->micro };
+        if (s + 1 == t->uneven && rank == 0)
+            micro[0].batch--;
         struct sherd_step_stats stats;
         T_OK(sherd_engine_step(e, micro, t->accum, &stats));
         if (rank == 0)
@@ -131,6 +135,7 @@ static void run(int rank, struct sherd_comm *comm, struct sherd_device *dev, voi
     T_OK(sherd_device_memory(dev, &total, &after));
     if (rank == 0) {
         struct sherd_memory m;
+        t->launches = e->graph.launches;
         sherd_engine_memory(e, &m);
         t->used = before - after;
         t->libraries = now.library_bytes - held.library_bytes;
@@ -253,6 +258,30 @@ static void test_cpu(void **state)
     }
 }
 
+/* Steps that are launched whole are those that are submitted one instruction at a time: bit for bit, with
+ * sums over micro-batches, with bf16 on the wire, and around a step that cannot be launched. */
+static void test_graph(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int kind = 0; kind < 4; kind++) {
+            struct trial base = small();
+            base.stage = stage;
+            base.accum = kind == 1 ? 3 : 1;
+            base.param = kind >= 2 ? SHERD_BF16 : SHERD_F32;
+            base.reduce = kind == 3 ? SHERD_BF16 : SHERD_F32;
+            base.uneven = kind == 0 ? 4 : 0;
+            struct trial plain = result_of(base);
+            base.graph = 1;
+            struct trial kept = result_of(base);
+            char what[48];
+            snprintf(what, sizeof(what), "graph, stage %d kind %d", stage, kind);
+            same(&kept, &plain, what);
+            assert_int_equal(plain.launches, 0);
+            assert_int_equal(kept.launches, STEPS - 2 - (kind == 0));
+        }
+}
+
 static void test_memory(void **state)
 {
     (void)state;
@@ -290,6 +319,7 @@ int main(void)
         cmocka_unit_test(test_order),
         cmocka_unit_test(test_slow),
         cmocka_unit_test(test_cpu),
+        cmocka_unit_test(test_graph),
         cmocka_unit_test(test_memory),
     };
     if (!gpus_two())

@@ -68,6 +68,7 @@ static int make_config(const struct job *job, struct sherd_config *c)
     c->shard.prefetch = job->prefetch;
     c->shard.overlap = job->overlap;
     c->shard.poison = job->poison;
+    c->run.graph = job->graph ? SHERD_GRAPH_ON : SHERD_GRAPH_OFF;
     c->dtype.param = job->param;
     c->dtype.reduce = job->reduce;
     c->batch.micro = job->micro;
@@ -102,6 +103,8 @@ static void fill(const struct job *job, int rank, int64_t step, struct sherd_bat
             micro[m].batch++;
         }
     }
+    if (step + 1 == job->uneven && rank == job->world - 1)
+        micro[0].batch--;
 }
 
 /* All tensors (or gradients) of the model, one after another. Collective; rank 0 keeps them. */
@@ -153,6 +156,7 @@ static int run_steps(struct job *job, int rank, struct sherd_engine *e)
             job->sent.bytes[i] = a.bytes[i] - gather_before.bytes[i] + b.bytes[i] - before.bytes[i];
         }
         job->step_allocs = job->steps > 1 ? mem_count() - allocs : 0;
+        job->launches = e->graph.launches;
         sherd_engine_memory(e, &job->memory);
     }
     free(rows);

@@ -20,6 +20,8 @@ struct job {
     int64_t rows;         /* sequences of a step; fewer than the global batch leaves rows empty. 0 = all */
     int64_t seq;
     int steps;
+    int uneven; /* in this step, from 1, the last rank brings a row less; 0 = in none */
+    int graph;  /* steps are kept as one piece of work */
     enum sherd_dtype param, reduce;
     enum sherd_recompute recompute;
     enum sherd_master master;
@@ -39,6 +41,7 @@ struct job {
     struct sherd_memory memory;      /* of rank 0 */
     uint64_t engine_bytes;           /* device bytes that rank 0's engine holds */
     struct sherd_comm_counters sent; /* of rank 0, by the steps alone */
+    int64_t launches;                /* steps of rank 0 that were launched whole */
     uint64_t step_allocs;            /* host and device allocations during the steps after the first */
 };
 

@@ -341,6 +341,42 @@ static void overlap_prefetch_poison_and_delay_change_nothing(void **state)
     }
 }
 
+/* Steps that are launched whole, among steps that cannot be since a rank brings fewer rows. */
+static void a_step_kept_as_one_piece_changes_nothing(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int world = 1; world <= 3; world++)
+            for (int accum = 1; accum <= 3; accum += 2) {
+                struct job plain = job_default();
+                plain.stage = stage;
+                plain.world = world;
+                plain.accum = accum;
+                plain.steps = 8;
+                plain.uneven = 5;
+                plain.overlap = 0;
+                plain.optim = accum == 1 ? "adamw" : "sgd";
+                plain.param = world == 2 ? SHERD_BF16 : SHERD_F32;
+                plain.state = world == 3 ? SHERD_BF16 : SHERD_F32;
+                job_pass(&plain);
+                for (int overlap = 0; overlap <= 1; overlap++) {
+                    struct job j = plain;
+                    j.weights = j.grads = NULL;
+                    j.graph = 1;
+                    j.overlap = overlap;
+                    j.poison = overlap;
+                    j.delay_us = overlap && world == 2 ? 200 : 0;
+                    job_pass(&j);
+                    job_same_bits(&j, &plain);
+                    assert_int_equal(j.launches, 5); /* not steps 1 and 2, and not the uneven one */
+                    if (stage == 0 || stage == 3) /* others publish once more after a step that is not kept */
+                        assert_memory_equal(&j.sent, &plain.sent, sizeof(j.sent));
+                    job_free(&j);
+                }
+                job_free(&plain);
+            }
+}
+
 static void every_row_of_a_tied_table_learns(void **state)
 {
     (void)state;
@@ -612,6 +648,7 @@ int main(void)
         cmocka_unit_test(batches_that_do_not_divide),
         cmocka_unit_test(clipping_is_global),
         cmocka_unit_test(overlap_prefetch_poison_and_delay_change_nothing),
+        cmocka_unit_test(a_step_kept_as_one_piece_changes_nothing),
         cmocka_unit_test(every_row_of_a_tied_table_learns),
         cmocka_unit_test(frozen_tensors_stay_and_the_rest_agrees),
         cmocka_unit_test(ranks_that_differ_are_told),

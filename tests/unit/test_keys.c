@@ -30,6 +30,7 @@ static const struct sample samples[] = {
     SAMPLE(run, device, "cuda", "cuda"),
     SAMPLE(run, threads, "3", "3"),
     SAMPLE(run, tune, "no", "false"),
+    SAMPLE(run, graph, "auto", "auto"),
     SAMPLE(run, seed, "1_000", "1000"),
     SAMPLE(run, deterministic, "yes", "true"),
     SAMPLE(run, resume, "auto", "auto"),
