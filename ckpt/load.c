@@ -172,7 +172,9 @@ static int match_states(const struct load *l)
         if (l->job->layout->tensors[i].segment == SHARD_TRAINED && !s->frozen)
             both = s;
     }
-    if (both && m->meta.n_states == 0 && wants_states(l))
+    const char *optimizer = l->job->meta.optimizer; /* of this run */
+    if (both && m->meta.n_states == 0 && wants_states(l) && optimizer &&
+        !strcmp(optimizer, m->meta.optimizer))
         return SHERD_FAIL(SHERD_EFORMAT,
             "%s holds weights and no optimizer states, so no run can go on from it: `sherd merge` it, and "
             "start a new run with model.from",

@@ -28,6 +28,7 @@ static struct text said;
 struct train {
     const char *dir;
     const char *settings[SETTINGS]; /* more of them */
+    int stop_at;                    /* asked to stop before this step; 0 = not */
     int status[WORLD];
     char error[WORLD][1024];
 };
@@ -39,21 +40,28 @@ static const char config_text[] = "model: {family: gpt2, width: 24, layers: 2, h
                                   "train: {steps: 9, eval_every: 3}\n"
                                   "save: {every: 3, keep: 0}\n";
 
+/* Asked before every step. */
+static int stop_now(void *ctx)
+{
+    int *left = ctx;
+    return *left > 0 && --*left == 0;
+}
+
 static void train_rank(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
 {
     struct train *t = ctx;
     struct sherd_config config;
     char dir[256], data[256], val[256];
     const char *set[SETTINGS + 3] = { dir, data, val };
-    int n = 3;
+    int n = 3, left = t->stop_at;
     snprintf(dir, sizeof(dir), "run.dir=%s/%s", root, t->dir);
     snprintf(data, sizeof(data), "data.train=%s/text", root);
     snprintf(val, sizeof(val), "data.val=%s/text", root);
     for (int i = 0; i < SETTINGS && t->settings[i]; i++)
         set[n++] = t->settings[i];
     T_OK(sherd_config_parse(&config, config_text, strlen(config_text), "test", set, n, WORLD));
-    t->status[rank] =
-        sherd_train(&(struct sherd_train_desc){ .config = &config, .device = dev, .comm = comm });
+    t->status[rank] = sherd_train(&(struct sherd_train_desc){
+        .config = &config, .device = dev, .comm = comm, .stop = stop_now, .ctx = &left });
     snprintf(t->error[rank], sizeof(t->error[rank]), "%s", t->status[rank] ? sherd_error() : "");
     sherd_config_free(&config);
 }
@@ -188,6 +196,22 @@ static void a_run_keeps_what_it_was_told(void **state)
     ASSERT_OK(file_remove_tree(at("best")));
 }
 
+/* What is under way when a run is asked to stop is finished, and the last step saved. */
+static void a_stop_waits(void **state)
+{
+    (void)state;
+    struct train t = { .dir = "stopped", .settings = { "save.async=true" }, .stop_at = 4 };
+    struct sherd_ckpt *ckpt;
+    train(&t);
+    assert_true(t.status[0] == SHERD_ESTOPPED && t.status[1] == SHERD_ESTOPPED);
+    for (int step = 3; step <= 4; step++) {
+        ASSERT_OK(sherd_ckpt_open(&ckpt, at("stopped/step-%08d", step)));
+        ASSERT_OK(sherd_ckpt_verify(ckpt));
+        sherd_ckpt_close(ckpt);
+    }
+    ASSERT_OK(file_remove_tree(at("stopped")));
+}
+
 static void a_taken_folder_is_refused(void **state)
 {
     (void)state;
@@ -245,6 +269,7 @@ int main(void)
         cmocka_unit_test(beside_training_the_same_bytes),
         cmocka_unit_test(a_save_that_fails),
         cmocka_unit_test(a_run_keeps_what_it_was_told),
+        cmocka_unit_test(a_stop_waits),
         cmocka_unit_test(a_taken_folder_is_refused),
     };
     return cmocka_run_group_tests(tests, enter, leave);
