@@ -6,6 +6,7 @@
 #include "comm/net.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -267,11 +268,74 @@ static int listen_at(int *sock, const struct net_address *at)
     return 0;
 }
 
+/* The inode of the socket that listens at the port, 0 where none is seen. */
+static unsigned long listening_inode(const char *table, int port)
+{
+    char line[512];
+    unsigned long found = 0;
+    FILE *f = fopen(table, "r");
+    while (f && !found && fgets(line, sizeof(line), f)) {
+        unsigned int at = 0, state = 0;
+        unsigned long inode = 0;
+        /* "sl: address:port address:port state queues timer retransmits uid timeout inode" */
+        if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%x %*s %x %*s %*s %*s %*s %*s %lu", &at, &state, &inode) == 3 &&
+            at == (unsigned int)port && state == TCP_LISTEN)
+            found = inode;
+    }
+    if (f)
+        fclose(f);
+    return found;
+}
+
+static int has_socket(const char *pid, const char *link)
+{
+    char path[300], target[64];
+    int found = 0;
+    snprintf(path, sizeof(path), "/proc/%s/fd", pid);
+    DIR *fds = opendir(path);
+    for (struct dirent *e = fds ? readdir(fds) : NULL; e && !found; e = readdir(fds)) {
+        ssize_t n = readlinkat(dirfd(fds), e->d_name, target, sizeof(target) - 1);
+        target[n > 0 ? n : 0] = '\0';
+        found = strcmp(target, link) == 0;
+    }
+    if (fds)
+        closedir(fds);
+    return found;
+}
+
+/* "process 77 (python3)", or what can be said where the process is another user's. */
+static const char *owner_of(int port, char *buf, size_t bytes)
+{
+    char link[64], path[300], name[64] = "";
+    unsigned long inode = listening_inode("/proc/net/tcp", port);
+    inode = inode ? inode : listening_inode("/proc/net/tcp6", port);
+    snprintf(link, sizeof(link), "socket:[%lu]", inode);
+    snprintf(buf, bytes, "another program");
+    DIR *all = inode ? opendir("/proc") : NULL;
+    for (struct dirent *e = all ? readdir(all) : NULL; e; e = readdir(all)) {
+        if (e->d_name[0] < '1' || e->d_name[0] > '9' || !has_socket(e->d_name, link))
+            continue;
+        snprintf(path, sizeof(path), "/proc/%s/comm", e->d_name);
+        FILE *f = fopen(path, "r");
+        if (f && fgets(name, sizeof(name), f))
+            name[strcspn(name, "\n")] = '\0';
+        if (f)
+            fclose(f);
+        snprintf(buf, bytes, "process %.20s (%s)", e->d_name, name);
+        break;
+    }
+    if (all)
+        closedir(all);
+    return buf;
+}
+
 static int cannot_listen(const struct net_address *at, int error)
 {
-    char text[NET_TEXT_BYTES];
-    return SHERD_FAIL(SHERD_ECOMM, "cannot listen at %s: %s%s", net_text(at, text), strerror(error),
-        error == EADDRINUSE ? "; another program has this port: choose another one" : "");
+    char text[NET_TEXT_BYTES], owner[128];
+    if (error == EADDRINUSE)
+        return SHERD_FAIL(SHERD_ECOMM, "cannot listen at %s: %s has this port; choose another one",
+            net_text(at, text), owner_of(net_port(at), owner, sizeof(owner)));
+    return SHERD_FAIL(SHERD_ECOMM, "cannot listen at %s: %s", net_text(at, text), strerror(error));
 }
 
 int net_listen(int *sock, const struct net_address *at)

@@ -312,7 +312,9 @@ static void test_a_busy_port_is_told(void **state)
     struct net_address here = net_here(sock);
     struct visitor v;
     start(&v, "busy", 0, 2, net_port(&here), 5);
-    ended(&v, SHERD_ECOMM, "another program has this port");
+    char owner[64];
+    snprintf(owner, sizeof(owner), "process %d (test_tcp) has this port", (int)getpid());
+    ended(&v, SHERD_ECOMM, owner);
     close(sock);
 }
 
