@@ -259,20 +259,53 @@ static int move(const struct merge *m, const char *name)
     return st;
 }
 
+/* What a model needs beside its weights to be talked to. */
+static const char *const companions[] = { "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
+    "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
+    "generation_config.json" };
+
+static int take_companions(const struct merge *m)
+{
+    int n = 0, st = SHERD_OK;
+    for (size_t i = 0; m->desc->with && i < ARRAY_LEN(companions) && st == SHERD_OK; i++) {
+        char *from = ckpt_join(m->desc->with, companions[i]), *to = ckpt_join(m->temp, companions[i]);
+        if (!from || !to)
+            st = SHERD_ENOMEM;
+        else if (file_exists(from) && ++n)
+            st = swap_take_file(from, to, 1);
+        mem_free(from);
+        mem_free(to);
+    }
+    if (st == SHERD_OK && m->desc->with && n == 0)
+        return SHERD_FAIL(SHERD_ENOTFOUND,
+            "%s holds neither tokenizer nor generation_config.json: name the folder of the model that the "
+            "training started from",
+            m->desc->with);
+    return st;
+}
+
+/* Into a folder that holds no model: all files but the index, which makes it one, and that last. */
+static int move_all(const struct merge *m)
+{
+    char **names;
+    int n, st = SHERD_OK;
+    SHERD_TRY(file_list(&names, &n, m->temp));
+    for (int i = 0; i < n && st == SHERD_OK; i++) {
+        if (strcmp(names[i], CKPT_MODEL_INDEX) != 0)
+            st = move(m, names[i]);
+    }
+    file_list_free(names, n);
+    if (st == SHERD_OK && m->n_files > 1)
+        st = move(m, CKPT_MODEL_INDEX);
+    return st;
+}
+
 static int put_in_place(const struct merge *m)
 {
-    char name[CKPT_NAME_BYTES];
     SHERD_TRY(file_sync_dir(m->temp));
     if (m->replaces)
         return swap_folders(m->temp, m->desc->to, is_model_file);
-    for (int i = 0; i < m->n_files; i++) {
-        file_name(name, i, m->n_files);
-        SHERD_TRY(move(m, name));
-    }
-    if (m->ckpt->manifest.meta.export_json)
-        SHERD_TRY(move(m, CKPT_MODEL_CONFIG));
-    if (m->n_files > 1)
-        SHERD_TRY(move(m, CKPT_MODEL_INDEX));
+    SHERD_TRY(move_all(m));
     SHERD_TRY(file_remove_tree(m->temp));
     return file_sync_dir(m->desc->to);
 }
@@ -288,6 +321,7 @@ static int write_all(struct merge *m)
     mem_free(items);
     SHERD_TRY(st);
     SHERD_TRY(write_config(m));
+    SHERD_TRY(take_companions(m));
     if (m->n_files > 1)
         SHERD_TRY(write_index(m));
     return put_in_place(m);

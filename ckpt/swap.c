@@ -32,11 +32,10 @@ int swap_name(char **out, const char *dir)
     return *out ? SHERD_OK : SHERD_ENOMEM;
 }
 
-/* The same file under both names; a copy where links are not to be had. */
-static int take_file(const char *from, const char *to)
+int swap_take_file(const char *from, const char *to, int copy)
 {
     struct file_map map;
-    if (file_may("link", to, NULL) && link(from, to) == 0)
+    if (!copy && file_may("link", to, NULL) && link(from, to) == 0)
         return SHERD_OK;
     SHERD_TRY(file_map(&map, from));
     int st = file_write_atomic(to, map.data, map.bytes);
@@ -57,7 +56,7 @@ static int take_files(const char *made, const char *dir, int (*left)(const char 
             st = SHERD_FAIL(SHERD_EEXISTS,
                 "%s: a folder that holds folders is not replaced: move it away, or choose another", from);
         else if (!file_is_dir(from) && !left(names[i]) && !file_exists(to))
-            st = take_file(from, to);
+            st = swap_take_file(from, to, 0);
         mem_free(from);
         mem_free(to);
     }

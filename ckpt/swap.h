@@ -15,4 +15,7 @@ int swap_name(char **out, const char *dir);
  * what it was, or already the new one. */
 int swap_folders(const char *made, const char *dir, int (*left)(const char *name));
 
+/* The same file under a second name, or a copy where that cannot be; its own copy if `copy`. */
+int swap_take_file(const char *from, const char *to, int copy);
+
 #endif

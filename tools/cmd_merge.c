@@ -35,8 +35,10 @@ int cmd_merge(int argc, char **argv)
             "training)",
             .words = names },
         { "shard-size", ARG_SIZE, &desc.shard_bytes, "SIZE", "largest size of one file (default 5GB)" },
-        { "overwrite", ARG_FLAG, &desc.overwrite, NULL, "replace a model that OUT already holds" },
+        { "overwrite", ARG_FLAG, &desc.overwrite, NULL, "replace a model that OUT already holds, at once" },
         { "aliases", ARG_FLAG, &desc.aliases, NULL, "write tied tensors under both of their names" },
+        { "with", ARG_TEXT, &desc.with, "DIR",
+            "copy tokenizer files and generation_config.json from DIR, as the folder\nthat model.from named" },
         { "json", ARG_FLAG, &json, NULL, "print the result as JSON" },
     };
     const struct command command = { "merge", "DIR OUT", 2, 2,

@@ -115,7 +115,8 @@ struct sherd_merge_desc {
     enum sherd_dtype type; /* of the output; NONE = the type the model was trained in */
     uint64_t shard_bytes;  /* largest file; 0 = 5 GB (decimal) */
     int overwrite;
-    int aliases; /* also write the second name of tied tensors */
+    int aliases;      /* also write the second name of tied tensors */
+    const char *with; /* copy tokenizer files and generation_config.json from this folder; NULL = none */
 };
 struct sherd_merge_result {
     int files, tensors;

@@ -59,6 +59,16 @@ run 0 train tiny.yaml --set run.dir=second --set model.from=light-model
 run 1 train tiny.yaml --set run.dir=light --set model.from="$models/qwen3" --set train.steps=5 --resume
 has err "weights and no optimizer states"
 
+# Tokenizers are not sherd's, and come along when asked for.
+cp -r "$models/qwen3" from && echo '{"a": 1}' >from/tokenizer.json && echo '{}' >from/generation_config.json
+run 0 merge learn with --with from
+cmp -s from/tokenizer.json with/tokenizer.json || complain "the tokenizer was not copied"
+echo '{"a": 2}' >from/tokenizer.json
+run 0 merge learn with --with from --overwrite
+cmp -s from/tokenizer.json with/tokenizer.json || complain "the tokenizer was not replaced"
+run 1 merge learn without --with "$models/qwen3"
+has err "neither tokenizer nor generation_config.json"
+
 # What does not fit.
 run 2 train tiny.yaml --set run.dir=x --set model.from="$models/qwen3" --set model.width=32
 has err "model.width: 32, but $models/qwen3/config.json says 24"
