@@ -326,7 +326,7 @@ static int fail_dead(const struct block_channel *channel, int rank, const char *
     uint8_t absent[BLOCK_RANKS] = { 0 };
     struct board *board = channel->block->board;
     int pid = (int)atomic_load(&channel->block->head->members[rank].pid);
-    board_close(board);
+    board_lose(board, rank);
     if (board_pinned(board, rank) == 0)
         return SHERD_FAIL(SHERD_EPEER, "rank %d (pid %d) has died%s", rank, pid, waited);
     absent[rank] = 1;

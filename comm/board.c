@@ -39,6 +39,7 @@ struct seat {
 struct board {
     _Alignas(LINE) _Atomic uint32_t claimed;
     _Atomic uint32_t closed;
+    _Atomic uint32_t lost; /* a rank that is gone, plus 1; 0 = none is known */
     int32_t size;
     struct seat seats[];
 };
@@ -141,6 +142,12 @@ void board_pin(struct board *board, int rank, const struct board_place *place)
 void board_close(struct board *board)
 {
     atomic_store(&board->closed, 1);
+}
+
+void board_lose(struct board *board, int rank)
+{
+    atomic_store(&board->lost, (uint32_t)rank + 1);
+    board_close(board);
 }
 
 void board_beat(struct board *board, int rank)
@@ -336,7 +343,8 @@ const char *board_tell_all(const struct board *board, char *buf, size_t bytes)
         if (board_read(board, r, 0, &note) && is_behind(&furthest, &note.place))
             furthest = note.place;
     for (int r = 0; r < size; r++)
-        absent[r] = board_read(board, r, 0, &note) && is_behind(&note.place, &furthest);
+        absent[r] = (board_read(board, r, 0, &note) && is_behind(&note.place, &furthest)) ||
+                    atomic_load(&board->lost) == (uint32_t)r + 1;
     struct line line = { buf, bytes };
     buf[0] = '\0';
     tell(&line, board, size, absent, NULL);

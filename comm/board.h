@@ -49,6 +49,8 @@ void board_enter_as(struct board *board, int rank, int pid, const char *host);
 void board_pin(struct board *board, int rank, const struct board_place *place);
 /* The job has failed: what is pinned from now on would not tell where it did, and is not. */
 void board_close(struct board *board);
+/* The same, because this rank is gone. */
+void board_lose(struct board *board, int rank);
 /* Still at it: in long work between two places. */
 void board_beat(struct board *board, int rank);
 /* Figures of the rank as of step `step`, for whoever looks. */
@@ -71,7 +73,7 @@ const char *board_name(const struct board *board, int rank, char *buf, size_t by
  * collective absent_seq[r] is told. */
 const char *board_tell(
     const struct board *board, const uint8_t *absent, const uint64_t *absent_seq, char *buf, size_t bytes);
-/* The same where nobody knows who is missed: those behind the one that is furthest are. */
+/* The same where nobody knows who is missed: who is gone, or behind the one that is furthest. */
 const char *board_tell_all(const struct board *board, char *buf, size_t bytes);
 /* "rank 1", "ranks 0-2, 5" of those whose flag is not 0. */
 const char *board_ranks(const uint8_t *flags, int size, char *buf, size_t bytes);

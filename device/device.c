@@ -174,6 +174,13 @@ int sherd_device_memory(struct sherd_device *dev, size_t *total, size_t *availab
     return dev->ops->memory(dev, total, available);
 }
 
+int sherd_device_describe(struct sherd_device *dev, char *buf, size_t bytes)
+{
+    if (!dev || !buf || bytes == 0)
+        return SHERD_FAIL(SHERD_EINVAL, "sherd_device_describe: dev or buf is NULL, or there are 0 bytes");
+    return dev->ops->describe(dev, buf, bytes);
+}
+
 /* ---- memory ---- */
 
 /* Under the lock, with room already made. */

@@ -110,7 +110,7 @@ struct same {
 static int hash_settings(uint64_t *out, const struct sherd_config *c)
 {
     static const char *const sections[] = { "shard", "dtype", "batch", "optim", "schedule", "train",
-        "debug" };
+        "check" };
     struct text t = { 0 };
     char *all = NULL;
     text_add(&t, "%lld %d", (long long)c->run.seed, c->run.deterministic);

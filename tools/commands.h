@@ -18,7 +18,8 @@
     XX(merge, "turn a checkpoint into a safetensors model")                                                  \
     XX(sample, "let a byte model write text")                                                                \
     XX(plot, "draw loss and throughput of runs")                                                             \
-    XX(bench, "measure and check the collectives")
+    XX(bench, "measure and check the collectives")                                                           \
+    XX(selftest, "check devices and collectives before training")
 
 #define XX(name, summary) int cmd_##name(int argc, char **argv);
 COMMANDS(XX)

@@ -79,6 +79,15 @@ static int memory(struct sherd_device *dev, size_t *total, size_t *available)
     return SHERD_OK;
 }
 
+static int describe(struct sherd_device *dev, char *buf, size_t bytes)
+{
+    const struct cpu *cpu = dev->impl;
+    int threads = cpu_pool_threads(cpu->pool);
+    snprintf(
+        buf, bytes, "%d thread%s, %d cores to run on", threads, threads == 1 ? "" : "s", available_cores());
+    return SHERD_OK;
+}
+
 /* Large blocks ask for large pages: streaming over them is faster. */
 static int alloc(struct sherd_device *dev, void **out, size_t bytes)
 {
@@ -117,6 +126,7 @@ const struct dev_ops dev_cpu = {
     .open = open_cpu,
     .close = close_cpu,
     .memory = memory,
+    .describe = describe,
     .alloc = alloc,
     .free = release,
     .host_alloc = alloc,

@@ -176,6 +176,37 @@ static int cuda_memory(struct sherd_device *dev, size_t *total, size_t *availabl
     return SHERD_OK;
 }
 
+/* Whom collectives may reach without the host. */
+static int count_peers(int index, int *reached, int *others)
+{
+    int count = 0;
+    CUDA_TRY(cudaGetDeviceCount(&count));
+    *reached = 0;
+    *others = count - 1;
+    for (int i = 0; i < count; i++) {
+        int can = 0;
+        if (i != index)
+            CUDA_TRY(cudaDeviceCanAccessPeer(&can, index, i));
+        *reached += can;
+    }
+    return SHERD_OK;
+}
+
+static int cuda_describe(struct sherd_device *dev, char *buf, size_t bytes)
+{
+    const struct cuda_device *cd = dev->impl;
+    struct cudaDeviceProp prop;
+    char pci[32] = "?";
+    int reached, others;
+    SHERD_TRY(enter(dev));
+    CUDA_TRY(cudaGetDeviceProperties(&prop, cd->index));
+    CUDA_TRY(cudaDeviceGetPCIBusId(pci, sizeof(pci), cd->index));
+    SHERD_TRY(count_peers(cd->index, &reached, &others));
+    snprintf(buf, bytes, "%s, PCI %s, peer access to %d of %d other GPU%s", prop.name, pci, reached, others,
+        others == 1 ? "" : "s");
+    return SHERD_OK;
+}
+
 /* ---- memory ---- */
 
 /* Device memory is NCCL's (mapped memory, or cudaMalloc's where that is switched off): communicators can
@@ -474,6 +505,7 @@ const struct dev_ops dev_cuda = {
     .open = cuda_open,
     .close = cuda_close,
     .memory = cuda_memory,
+    .describe = cuda_describe,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .host_alloc = cuda_host_alloc,

@@ -36,6 +36,10 @@ SHERD_API const char *sherd_device_name(const struct sherd_device *dev);
 /* Total and free bytes of the device's memory (the host's for "cpu"). */
 SHERD_API int sherd_device_memory(struct sherd_device *dev, size_t *total, size_t *available);
 
+/* What it is and whom it reaches, in words: "NVIDIA H200, PCI 0000:1B:00.0, peer access to 7 of 7 other
+ * GPUs". Written to buf. */
+SHERD_API int sherd_device_describe(struct sherd_device *dev, char *buf, size_t bytes);
+
 /* Device memory, aligned to 256 bytes, contents undefined. ENOMEM names the size asked for. */
 SHERD_API int sherd_device_alloc(struct sherd_device *dev, void **out, size_t bytes);
 SHERD_API void sherd_device_free(struct sherd_device *dev, void *p);

@@ -11,7 +11,7 @@ empty err
 run 0 -h
 run 0 --version
 [[ $(cat out) =~ ^sherd\ [0-9]+\.[0-9]+\.[0-9]+$ ]] || complain "version: $(cat out)"
-for command in train plan config inspect verify merge sample bench; do
+for command in train plan config inspect verify merge sample bench selftest; do
     run 0 "$command" --help
     has out "usage: sherd $command"
     has out "Options:"

@@ -135,18 +135,23 @@ static void train(int rank, struct sherd_comm *comm, struct sherd_device *dev, v
     sherd_config_free(&config);
 }
 
-static void run_fault(enum fault_kind kind, int rank, const char *place, int64_t step, int stage)
+static void make_folder(struct fault *f)
 {
-    struct fault *f = t_shared(sizeof(*f));
     char path[FOLDER_BYTES + 16], text[400];
-    *f = (struct fault){
-        .kind = kind, .rank = rank, .place = place, .step = step, .stage = stage, .within = 20
-    };
     assert_int_equal(folder_make(f->dir, "watch"), 0);
     for (size_t i = 0; i < sizeof(text); i++)
         text[i] = (char)('a' + i * i % 23);
     snprintf(path, sizeof(path), "%s/text", f->dir);
     ASSERT_OK(file_write_atomic(path, text, sizeof(text)));
+}
+
+static void run_fault(enum fault_kind kind, int rank, const char *place, int64_t step, int stage)
+{
+    struct fault *f = t_shared(sizeof(*f));
+    *f = (struct fault){
+        .kind = kind, .rank = rank, .place = place, .step = step, .stage = stage, .within = 20
+    };
+    make_folder(f);
     t_limits(40, kind == STOPPED ? 1.0 : 30);
     t_ranks(WORLD, T_PROCESSES | T_MAY_DIE | (rank % 2 ? T_ASYNC : 0), train, f);
     assert_true(f->since > 0);
@@ -199,6 +204,65 @@ static void test_a_rank_leaves_something_out(void **state)
     everywhere(SKIPS);
 }
 
+/* ---- the slow rank ---- */
+
+struct slow {
+    struct fault fault; /* its place is where the rank dawdles */
+    char line[512];     /* that was logged */
+};
+
+static int dawdle(void *ctx, const struct board_place *place)
+{
+    const struct slow *s = ctx;
+    if (strstr(place->text, s->fault.place))
+        nanosleep(&(struct timespec){ .tv_nsec = 60000000 }, NULL);
+    return SHERD_OK;
+}
+
+static void keep_slow(void *ctx, enum sherd_log_level level, const char *text)
+{
+    struct slow *s = ctx;
+    (void)level;
+    if (strstr(text, " is slow: ") && !s->line[0])
+        snprintf(s->line, sizeof(s->line), "%s", text);
+}
+
+static void train_slowly(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    struct slow *s = ctx;
+    struct sherd_config config;
+    T_OK(read_config(&config, &s->fault));
+    config.log.every = 2;
+    if (rank == s->fault.rank) {
+        comm->door = dawdle;
+        comm->door_ctx = s;
+    }
+    if (rank == 0)
+        sherd_log_set(keep_slow, s, SHERD_LOG_INFO);
+    else
+        sherd_log_set(NULL, NULL, SHERD_LOG_ERROR - 1);
+    T_OK(sherd_train(&(struct sherd_train_desc){ .config = &config, .device = dev, .comm = comm }));
+    sherd_config_free(&config);
+}
+
+static void test_a_slow_rank_is_named(void **state)
+{
+    (void)state;
+    static const char *const places[] = { "data", " forward ", " backward " };
+    for (int i = 0; i < (int)ARRAY_LEN(places); i++) {
+        char text[64];
+        struct slow *s = t_shared(sizeof(*s));
+        s->fault = (struct fault){ .rank = i, .place = places[i], .stage = 1 };
+        make_folder(&s->fault);
+        t_ranks(WORLD, T_PROCESSES, train_slowly, s);
+        snprintf(text, sizeof(text), "rank %d is slow: %s", i, places[i] + (places[i][0] == ' '));
+        text[strcspn(text, ":") + 2 + strcspn(text + strcspn(text, ":") + 2, " ")] = '\0';
+        ASSERT_CONTAINS(s->line, text);
+        file_remove_tree(s->fault.dir);
+        t_shared_free(s, sizeof(*s));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -207,6 +271,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_stands_still),
         cmocka_unit_test(test_a_rank_has_no_memory),
         cmocka_unit_test(test_a_rank_leaves_something_out),
+        cmocka_unit_test(test_a_slow_rank_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

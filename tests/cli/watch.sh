@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The sherd authors
+#
+# A rank that stands still or dies in the middle of a run: the job ends in time, says where that rank was and where
+# the others waited, leaves the record of all, and nothing else.
+. "$(dirname "$0")/lib.sh"
+make_tiny
+
+# A run without end in the folder $1; $launcher and $ranks hold the process ids. Returns when it takes steps.
+start() {
+    local dir=$1 i
+    shift
+    "$sherd" train tiny.yaml --ranks 3 --grace 1 --set run.dir="$dir" --set train.steps=100000000 --set log.every=1000 "$@" \
+        >"$dir.out" 2>"$dir.err" &
+    launcher=$!
+    for i in $(seq 300); do
+        grep -q ' 1/100000000 |' "$dir.err" 2>/dev/null && break
+        sleep 0.1
+    done
+    read -r -a ranks <"/proc/$launcher/task/$launcher/children"
+    [ "${#ranks[@]}" -eq 3 ] || { complain "$dir: ${#ranks[@]} ranks"; show "$dir.err"; }
+}
+
+# The run in the folder $1 ends with the code $2, and tells of rank $3.
+told() {
+    local code left=
+    wait "$launcher"
+    code=$?
+    [ "$code" -eq "$2" ] || { complain "$1: exit code $code, wanted $2"; show "$1.err"; }
+    grep -qE "rank $3 \(.*pid ${ranks[$3]}\) last seen at step [0-9]+, [a-z]+.*; ranks .* at step" "$1.err" ||
+        { complain "$1: it is not said where the ranks were"; show "$1.err"; }
+    has "$1.err" "$1/flight.txt"
+    for rank in 0 1 2; do
+        has "$1/flight.txt" "rank $rank ("
+    done
+    [ "$(grep -c ' step ' "$1/flight.txt")" -ge 150 ] || { complain "$1: the record is short"; show "$1/flight.txt"; }
+    sleep 0.2
+    for pid in "${ranks[@]}"; do
+        [ -e "/proc/$pid" ] && left="$left $pid"
+    done
+    [ -z "$left" ] || complain "$1: still there: $left"
+}
+
+for stage in 1 3; do
+    start still$stage --set shard.stage=$stage --set run.timeout=1
+    kill -STOP "${ranks[2]}"
+    told still$stage 1 2
+    tail -n 1 still$stage.err >last
+    has last "no progress for 1 s, 1 of 3 ranks have not come: rank 2 ("
+done
+
+start dead --set shard.stage=2
+kill -KILL "${ranks[0]}"
+told dead 137 0
+finish
