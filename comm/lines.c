@@ -197,6 +197,7 @@ static int gone(const struct lines *l, int r, const char *what)
     int error = l->lines[r].error;
     const char *waited = what ? ", " : "", *rest = what ? " waited for it" : "";
     lines_name(l, r, name, sizeof(name));
+    board_lose(l->board, r);
     if (error == 0 || error == ECONNRESET || error == EPIPE)
         return SHERD_FAIL(SHERD_EPEER, "%s has died%s%s%s", name, waited, what ? what : "", rest);
     return SHERD_FAIL(SHERD_EPEER,
@@ -229,6 +230,7 @@ int lines_check(struct lines *l)
 
 void lines_abort(struct lines *l, const char *reason)
 {
+    board_close(l->board);
     pthread_mutex_lock(&l->lock);
     int first = l->aborted_by < 0;
     if (first) {
