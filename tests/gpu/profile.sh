@@ -6,8 +6,8 @@
 # a GPU, random tokens; with every operation timed, and instruction by instruction with and without a step being kept as
 # one piece of work. Builds nothing. Leaves in DIR, for each, the timeline (.json, for Perfetto), the log with the tables
 # (.log) and the metrics (.jsonl); ends with a line for each: the median step of those that were not timed, the exposed
-# communication of those that were, and how far the losses are from the plain run's: 0 with SET="--set run.deterministic=true",
-# else what attention's sums in any order make of them.
+# communication of those that were, and how far the losses are from the plain run (0 with
+# SET="--set run.deterministic=true", else what sums in any order make of them).
 #
 #   tests/gpu/profile.sh DIR [SHERD] [GPUS]       defaults: build/tools/sherd 2
 #   TRIAL=1 tests/gpu/profile.sh DIR SHERD 2      a small shape on the CPU, to try the script

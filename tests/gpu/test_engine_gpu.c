@@ -65,6 +65,7 @@ static void set(struct sherd_config *c, const struct trial *t)
     c->shard.prefetch = t->prefetch;
     c->shard.overlap = t->overlap;
     c->shard.poison = t->poison;
+    c->run.deterministic = 1;
     c->run.graph = t->graph ? SHERD_GRAPH_ON : SHERD_GRAPH_OFF;
     c->dtype.param = t->param;
     c->dtype.reduce = t->reduce;
