@@ -28,7 +28,9 @@ struct trial {
     struct sherd_model_config model;
     int stage, prefetch, overlap, poison, graph, uneven, micro, accum, seq, steps;
     unsigned delay_us; /* before each collective, and half as much on rank 0 */
-    enum sherd_dtype param, reduce;
+    enum sherd_dtype param, reduce, state;
+    enum sherd_master master;
+    enum sherd_recompute recompute;
     /* of rank 0 */
     struct sherd_step_stats stats[MOST_STEPS];
     uint64_t weights; /* hash over all tensors */
@@ -55,7 +57,8 @@ static struct trial small(void)
         .seq = 64,
         .steps = STEPS,
         .param = SHERD_F32,
-        .reduce = SHERD_F32 };
+        .reduce = SHERD_F32,
+        .state = SHERD_F32 };
 }
 
 static void set(struct sherd_config *c, const struct trial *t)
@@ -69,6 +72,9 @@ static void set(struct sherd_config *c, const struct trial *t)
     c->run.graph = t->graph ? SHERD_GRAPH_ON : SHERD_GRAPH_OFF;
     c->dtype.param = t->param;
     c->dtype.reduce = t->reduce;
+    c->dtype.state = t->state;
+    c->dtype.master = t->master;
+    c->train.recompute = t->recompute;
     c->batch.micro = t->micro;
     c->batch.accum = t->accum;
     c->batch.global = t->micro * t->accum * RANKS;
@@ -283,6 +289,33 @@ static void test_graph(void **state)
         }
 }
 
+/* Recomputing and split masters give the bits of neither; states rounded at random give the same bits at
+ * every stage. */
+static void test_less_memory(void **state)
+{
+    (void)state;
+    struct trial rounded[4];
+    for (int stage = 0; stage <= 3; stage++) {
+        struct trial base = small();
+        base.stage = stage;
+        base.poison = 1;
+        base.param = SHERD_BF16;
+        struct trial plain = result_of(base);
+        for (int k = SHERD_RECOMPUTE_CHEAP; k <= SHERD_RECOMPUTE_BLOCK; k++) {
+            struct trial other = base;
+            other.recompute = (enum sherd_recompute)k;
+            other = result_of(other);
+            same(&plain, &other, k == SHERD_RECOMPUTE_CHEAP ? "recompute cheap" : "recompute block");
+        }
+        base.master = SHERD_MASTER_SPLIT;
+        struct trial split = result_of(base);
+        same(&plain, &split, "split masters");
+        base.state = SHERD_BF16;
+        rounded[stage] = result_of(base);
+        same(&rounded[0], &rounded[stage], "states of 16 bits");
+    }
+}
+
 static void test_memory(void **state)
 {
     (void)state;
@@ -321,6 +354,7 @@ int main(void)
         cmocka_unit_test(test_slow),
         cmocka_unit_test(test_cpu),
         cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_less_memory),
         cmocka_unit_test(test_memory),
     };
     if (!gpus_two())
