@@ -33,11 +33,13 @@ struct pour {
 };
 
 #define IN_BYTES (POUR_BYTES + 2 * CKPT_BLOCK_MOST)
+#define STACK_BYTES ((size_t)512 << 10) /* of a thread */
 
 /* What one thread works with. */
 struct hand {
     struct pour *pour;
-    char *out, *in;      /* POUR_BYTES, IN_BYTES */
+    char *out, *in; /* POUR_BYTES, IN_BYTES */
+    int status;
     int fd, file;        /* the checkpoint's file read last; -1 */
     uint64_t begin, end; /* of it, lies in `in` */
 };
@@ -178,45 +180,65 @@ static int write_piece(struct hand *h, uint64_t begin, uint64_t end)
     return file_pwrite(p->fd, h->out, padded, begin, p->path);
 }
 
-static int work(struct pour *p)
+static void hand_finish(struct hand *h)
 {
-    struct hand h = { .pour = p, .fd = -1, .file = -1 };
-    int st = SHERD_OK;
-    h.out = mem_aligned(FILE_DIRECT_ALIGN, (size_t)POUR_BYTES);
-    h.in = mem_aligned(FILE_DIRECT_ALIGN, (size_t)IN_BYTES);
-    if (!h.out || !h.in)
-        st = SHERD_ENOMEM;
-    while (st == SHERD_OK && !atomic_load(&p->stop)) {
+    SHERD_KEEP(h->status, file_close(h->fd, h->pour->path));
+    mem_free(h->out);
+    mem_free(h->in);
+}
+
+static int hand_init(struct hand *h, struct pour *p)
+{
+    *h = (struct hand){ .pour = p, .fd = -1, .file = -1 };
+    h->out = mem_aligned(FILE_DIRECT_ALIGN, (size_t)POUR_BYTES);
+    h->in = h->out ? mem_aligned(FILE_DIRECT_ALIGN, (size_t)IN_BYTES) : NULL;
+    if (h->in)
+        return SHERD_OK;
+    hand_finish(h);
+    return SHERD_ENOMEM;
+}
+
+static void *work(void *ctx)
+{
+    struct hand *h = ctx;
+    struct pour *p = h->pour;
+    while (h->status == SHERD_OK && !atomic_load(&p->stop)) {
         uint64_t begin = atomic_fetch_add(&p->next, POUR_BYTES);
         if (begin >= p->bytes)
             break;
-        st = write_piece(&h, begin, MIN(begin + POUR_BYTES, p->bytes));
+        h->status = write_piece(h, begin, MIN(begin + POUR_BYTES, p->bytes));
     }
-    SHERD_KEEP(st, file_close(h.fd, p->path));
-    mem_free(h.out);
-    mem_free(h.in);
-    return st;
-}
-
-static void *thread_main(void *ctx)
-{
-    int st = work(ctx);
-    if (st != SHERD_OK)
-        fail(ctx, st);
+    if (h->status != SHERD_OK)
+        fail(p, h->status);
     return NULL;
 }
 
-/* A thread that cannot be made is done without: the caller works too. */
+/* The caller works too; threads and memory for more that are not to be had are done without. */
 static int work_together(struct pour *p)
 {
+    struct hand hands[POUR_THREADS];
     pthread_t threads[POUR_THREADS];
     int64_t pieces = (int64_t)((p->bytes + POUR_BYTES - 1) / POUR_BYTES);
-    int n = 0, want = (int)MIN(pieces, POUR_THREADS) - 1;
-    while (n < want && pthread_create(&threads[n], NULL, thread_main, p) == 0)
-        n++;
-    (void)thread_main(p);
-    for (int i = 0; i < n; i++)
+    int n = 1, want = (int)MIN(pieces, POUR_THREADS);
+    pthread_attr_t small;
+    SHERD_TRY(hand_init(&hands[0], p));
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, STACK_BYTES);
+    for (; n < want && hand_init(&hands[n], p) == SHERD_OK; n++) {
+        if (pthread_create(&threads[n], &small, work, &hands[n]) == 0)
+            continue;
+        hand_finish(&hands[n]);
+        break;
+    }
+    pthread_attr_destroy(&small);
+    (void)work(&hands[0]);
+    for (int i = 1; i < n; i++)
         pthread_join(threads[i], NULL);
+    for (int i = 0; i < n; i++) {
+        hand_finish(&hands[i]);
+        if (hands[i].status != SHERD_OK)
+            fail(p, hands[i].status); /* closing; what came before is kept */
+    }
     return p->status == SHERD_OK ? SHERD_OK : status_adopt(p->status, p->text);
 }
 
