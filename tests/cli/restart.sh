@@ -56,13 +56,14 @@ find_ranks "$(newest)"
 kill -ABRT "${ranks[0]}"
 restarted 3
 find_ranks "$(newest)"
-prlimit --pid "${ranks[1]}" --as=1 # it finds no memory any more: at the latest when it saves
+prlimit --pid "${ranks[1]}" --fsize=1000 # it cannot write any more: its next save fails
 restarted 4
 wait "$launcher" || { complain "the hurt run failed"; show hurt.err; }
 
 has hurt.err "rank 1 of 3 ("
 has hurt.err "was killed by SIGKILL"
 has hurt.err "was killed by SIGABRT"
+has hurt.err "File too large"
 has hurt.err "no progress for 2 s, 1 of 3 ranks have not come: rank 2 ("
 has hurt.err "starting all ranks again (restart 4 of at most 4)"
 [ "$(grep -c 'resumed from hurt/step-' hurt.err)" -eq 4 ] || { complain "not resumed four times"; show hurt.err; }
