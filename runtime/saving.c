@@ -124,7 +124,11 @@ int saving_save(struct saving *s, int last)
     struct sherd_engine *e = s->engine;
     char took[32];
     double start = clock_seconds();
-    SHERD_TRY(saving_end(s));
+    int before = saving_end(s);
+    if (before != SHERD_OK && !last)
+        return before;
+    if (before != SHERD_OK)
+        log_warn("%s; step %lld is saved all the same", sherd_error(), (long long)e->step);
     s->step = e->step;
     struct engine_save save = { .dir = s->config->run.dir,
         .extra = s->extra,

@@ -178,6 +178,22 @@ static void a_save_that_fails(void **state)
     }
 }
 
+/* The save before the last one fails, unseen until the end: the last step is saved all the same. */
+static void a_failure_costs_no_later_step(void **state)
+{
+    (void)state;
+    struct train t = { .dir = "late", .settings = { "train.steps=7", "save.async=true" } };
+    file_hook(full_at_six);
+    train(&t);
+    file_hook(NULL);
+    assert_true(has_step("late", 3) && !has_step("late", 6));
+    /* seen before step 7, the run ends there; seen after, with step 7 */
+    int seen_late = strstr(said.data, "step 7 is saved all the same") != NULL;
+    assert_int_equal(has_step("late", 7), seen_late);
+    assert_int_equal(t.status[1], seen_late ? SHERD_OK : SHERD_EIO);
+    ASSERT_OK(file_remove_tree(at("late")));
+}
+
 /* Which stay: the newest, every sixth step, and the best by validation loss. */
 static void a_run_keeps_what_it_was_told(void **state)
 {
@@ -268,6 +284,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(beside_training_the_same_bytes),
         cmocka_unit_test(a_save_that_fails),
+        cmocka_unit_test(a_failure_costs_no_later_step),
         cmocka_unit_test(a_run_keeps_what_it_was_told),
         cmocka_unit_test(a_stop_waits),
         cmocka_unit_test(a_taken_folder_is_refused),
