@@ -73,17 +73,17 @@ static int bad_backward(struct sherd_run *run)
     return SHERD_OK;
 }
 
-static int make_model(struct sherd_model **out, struct sherd_layer_ops *bad)
+/* `plain` owns what the arguments of layers point to. */
+static int make_model(struct sherd_model **out, struct sherd_model **plain, struct sherd_layer_ops *bad)
 {
-    struct sherd_model *plain = NULL;
-    SHERD_TRY(sherd_model_build(&plain, &(struct sherd_model_config){ .family = "gpt2",
-                                            .vocab = 101,
-                                            .width = 24,
-                                            .layers = 2,
-                                            .heads = 3,
-                                            .context = 16,
-                                            .tied = 1 }));
-    struct sherd_model_spec spec = *sherd_model_spec_of(plain);
+    SHERD_TRY(sherd_model_build(plain, &(struct sherd_model_config){ .family = "gpt2",
+                                           .vocab = 101,
+                                           .width = 24,
+                                           .layers = 2,
+                                           .heads = 3,
+                                           .context = 16,
+                                           .tied = 1 }));
+    struct sherd_model_spec spec = *sherd_model_spec_of(*plain);
     struct sherd_layer layers[8];
     memcpy(layers, spec.layers, (size_t)spec.n_layers * sizeof(*layers));
     here.ops = layers[2].ops;
@@ -92,7 +92,6 @@ static int make_model(struct sherd_model **out, struct sherd_layer_ops *bad)
     bad->backward = bad_backward;
     layers[2].ops = bad;
     spec.layers = layers;
-    /* The plain model owns what the arguments of layers point to: it is left to the end of the process. */
     return sherd_model_create(out, &spec);
 }
 
@@ -113,7 +112,7 @@ static int make_config(struct sherd_config *c, const struct fault *f)
 
 struct rank {
     struct sherd_config config;
-    struct sherd_model *model;
+    struct sherd_model *model, *plain;
     struct sherd_engine *engine;
     struct sherd_layer_ops bad;
     int32_t tokens[ACCUM][MICRO * SEQ], targets[ACCUM][MICRO * SEQ];
@@ -124,7 +123,7 @@ static void start(struct rank *r, const struct fault *f, struct sherd_comm *comm
     memset(r, 0, sizeof(*r));
     memset(&here, 0, sizeof(here));
     T_OK(make_config(&r->config, f));
-    T_OK(make_model(&r->model, &r->bad));
+    T_OK(make_model(&r->model, &r->plain, &r->bad));
     T_OK(sherd_engine_create(&r->engine, &(struct sherd_engine_desc){ &r->config, r->model, dev, comm }));
     here.fault = f;
     here.engine = r->engine;
@@ -134,6 +133,7 @@ static void finish(struct rank *r)
 {
     sherd_engine_destroy(r->engine);
     sherd_model_destroy(r->model);
+    sherd_model_destroy(r->plain);
     sherd_config_free(&r->config);
 }
 
