@@ -54,6 +54,7 @@ static const struct key_choice nonfinite_words[] = {
 static const struct key_choice what_words[] = {
     { "all", SHERD_SAVE_ALL },
     { "weights", SHERD_SAVE_WEIGHTS },
+    { "nothing", SHERD_SAVE_NOTHING },
     { NULL, 0 },
 };
 static const struct key_choice failure_words[] = {
@@ -275,7 +276,7 @@ static const struct key keys[] = {
     { INT("save.keep_best", save.keep_best, 0, 1000000, "0"),
       .help = "checkpoints with the lowest validation loss that stay beside them" },
     { CHOICE("save.what", save.what, what_words, "all"),
-      .help = "all, or the weights alone: much smaller, to merge or to start from, but no run can resume from it" },
+      .help = "weights alone are much smaller, to merge or to start from, but no run can resume from them; nothing is for trials" },
     { BOOL("save.async", save.async, "false"),
       .help = "write checkpoints beside training, which stops for the copy off the device only" },
     { INT("save.buffer", save.buffer, 0, 1e9, "auto"), .flags = KEY_ZERO,

@@ -85,7 +85,9 @@ int saving_init(
     int st = sherd_comm_rank(engine->comm) == 0 ? ckpt_tidy(config->run.dir) : SHERD_OK;
     SHERD_TRY(comm_agree(engine->comm, st));
     SHERD_TRY(engine_save_prepare(engine, buffer, &memory, &each));
-    if (sherd_comm_rank(engine->comm) == 0)
+    if (sherd_comm_rank(engine->comm) == 0 && config->save.what == SHERD_SAVE_NOTHING)
+        log_info("nothing will be saved (save.what)");
+    else if (sherd_comm_rank(engine->comm) == 0)
         tell_need(s, each, memory);
     return SHERD_OK;
 }

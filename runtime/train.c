@@ -345,12 +345,12 @@ static int loop(struct run *r)
         if (r->val && (due(e->step, r->config.train.eval_every) || e->step == r->config.train.steps) && !stop)
             SHERD_TRY(evaluate(r));
         int last = stop || e->step == r->config.train.steps;
-        if (due(e->step, r->config.save.every) || last)
+        int saves = r->config.save.what != SHERD_SAVE_NOTHING;
+        if (saves && (due(e->step, r->config.save.every) || last))
             SHERD_TRY(save(r, last));
         if (stop)
-            return SHERD_FAIL(SHERD_ESTOPPED,
-                "stopped on request after step %lld; saved, `--resume` goes on from there",
-                (long long)e->step);
+            return SHERD_FAIL(SHERD_ESTOPPED, "stopped on request after step %lld; %s", (long long)e->step,
+                saves ? "saved, `--resume` goes on from there" : "nothing was saved (save.what)");
     }
     return e->profile ? end_profile(r) : SHERD_OK;
 }

@@ -97,7 +97,7 @@ killed() { # NAME LAUNCHER
     done
     kill -9 -- "-$job"
     wait $job 2>/dev/null || true
-    pgrep -f "run.dir=$work/$1" >/dev/null && sleep 2 # ranks in sessions of their own end with their launcher
+    pkill -9 -f "run.dir=$work/$1" || true # ranks that a launcher put into sessions of their own
     job=
 }
 
