@@ -44,22 +44,25 @@ static int verify_found(const char *dir)
     return code;
 }
 
+#define CONFIG_BYTES ((size_t)16 << 20)
+
 /* The model that a config.json describes; *model stays NULL without one. */
 static int read_model(const char *dir, struct sherd_model **model)
 {
     char path[4096];
     struct sherd_model_config config;
-    json_t *root;
     snprintf(path, sizeof(path), "%s/config.json", dir);
-    root = json_load_file(path, JSON_REJECT_DUPLICATES, NULL);
-    char *text = root ? json_dumps(root, 0) : NULL;
+    FILE *f = fopen(path, "rb");
+    char *text = f ? malloc(CONFIG_BYTES) : NULL;
+    size_t bytes = text ? fread(text, 1, CONFIG_BYTES, f) : 0;
     int st = SHERD_OK;
     if (text)
-        st = sherd_model_config_json(&config, text, strlen(text), path);
+        st = sherd_model_config_json(&config, text, bytes, path);
     if (text && st == SHERD_OK)
         st = sherd_model_build(model, &config);
-    json_decref(root);
     free(text);
+    if (f)
+        fclose(f);
     return st;
 }
 

@@ -70,6 +70,12 @@ run 1 merge learn without --with "$models/qwen3"
 has err "neither tokenizer nor generation_config.json"
 
 # What does not fit.
+cp -r "$models/qwen3" torn && echo '{"model_type": ' >torn/config.json
+run 1 verify torn
+has err "torn/config.json:"
+rm torn/config.json
+run 0 verify torn
+has out "sound headers"
 run 2 train tiny.yaml --set run.dir=x --set model.from="$models/qwen3" --set model.width=32
 has err "model.width: 32, but $models/qwen3/config.json says 24"
 run 2 train tiny.yaml --set run.dir=x --set model.from=nowhere
