@@ -9,7 +9,8 @@
 #include "base/status.h"
 #include "ckpt/open.h"
 
-/* From this size on reads go past the page cache: the disk works on all of it at once, and nothing is copied. */
+/* From this size on reads go past the page cache: the disk works on all of it at once, and nothing is copied.
+ */
 #define DIRECT_LEAST ((size_t)1 << 20)
 
 int ckpt_check_blocks(
