@@ -22,14 +22,18 @@ struct tokens_desc {
 };
 
 /* Formats: bytes, each byte of a file is one token; llmc, a header of 256 int32 and 16 or 32 bit tokens; u16,
- * bare 16 bit tokens; auto looks at each file: the llmc magic, else the ending ".bin" (u16), else bytes.
- * Empty files are passed over; in a folder also names that begin with a dot, things that are no files,
- * binary files (a NUL in the first 8 KiB) among bytes, and files without ".bin" for llmc and u16. One log
- * line counts what was taken and what was not. Bad headers and sizes are EFORMAT with file and byte. */
+ * bare 16 bit tokens; megatron, PREFIX.bin and PREFIX.idx; auto looks at each file: the llmc magic, else the
+ * ending ".bin" (megatron if there is an .idx, else u16), else bytes. A folder with a tokens.json is what
+ * that lists. Empty files are passed over; in a folder also names that begin with a dot, things that are no
+ * files, binary files (a NUL in the first 8 KiB) among bytes, and files without ".bin" for the formats of
+ * ids. One log line counts what was taken and what was not. Bad headers and sizes are EFORMAT with file and
+ * byte. */
 int tokens_open(struct tokens **out, const struct tokens_desc *desc);
 void tokens_close(struct tokens *tokens); /* NULL is fine */
 int64_t tokens_count(const struct tokens *tokens);
 int tokens_files(const struct tokens *tokens);
+/* The part of the stream that came from path i. */
+void tokens_source(const struct tokens *tokens, int i, int64_t *first, int64_t *n);
 /* Tokens [first, first + n) of the stream. EFORMAT for an id outside the vocabulary: file and byte. */
 int tokens_read(const struct tokens *tokens, int64_t first, int64_t n, int32_t *out);
 /* Samples of `seq` tokens, each with the token after it as the last target: sample i is tokens

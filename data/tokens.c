@@ -14,32 +14,10 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "data/format.h"
 
-#define LLMC_HEADER 1024 /* bytes: 256 int32 */
-#define LLMC_U16 20240520
-#define LLMC_U32 20240801
 #define BINARY_PROBE 8192 /* bytes looked at for a NUL */
 #define MAX_DEPTH 64      /* folders in folders */
-
-/* Files of the same family that are no token files; their first word tells. */
-static const struct {
-    int32_t magic;
-    const char *text;
-} llmc_others[] = {
-    { 20240326, "a model" },
-    { 20240327, "a debug state" },
-    { 20240522, "an evaluation set" },
-    { 20240527, "an optimizer state" },
-};
-
-struct token_file {
-    char *path;
-    struct file_map map;
-    enum sherd_format format;
-    int width;        /* bytes of a token */
-    uint64_t offset;  /* of the first token in the file */
-    int64_t first, n; /* place in the stream, tokens */
-};
 
 /* Why entries of folders were passed over. */
 enum skip { SKIP_HIDDEN, SKIP_EMPTY, SKIP_BINARY, SKIP_NAME, SKIP_KIND, SKIPS };
@@ -51,97 +29,10 @@ struct tokens {
     struct token_file *files;
     int n_files, cap;
     int64_t count, vocab;
+    int64_t *sources; /* [n_sources + 1]: the token each path begins with, and the end */
+    int n_sources;
     int64_t skipped[SKIPS];
 };
-
-static const char *format_name(enum sherd_format format)
-{
-    switch (format) {
-    case SHERD_DATA_AUTO:
-        return "auto";
-    case SHERD_DATA_BYTES:
-        return "bytes";
-    case SHERD_DATA_LLMC:
-        return "llmc";
-    case SHERD_DATA_U16:
-        return "u16";
-    }
-    return "?";
-}
-
-static int32_t read_i32(const uint8_t *p)
-{
-    return (int32_t)((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
-}
-
-static int32_t magic_of(const struct file_map *map)
-{
-    return map->bytes >= 4 ? read_i32(map->data) : 0;
-}
-
-static const char *other_llmc(int32_t magic)
-{
-    for (size_t i = 0; i < ARRAY_LEN(llmc_others); i++)
-        if (llmc_others[i].magic == magic)
-            return llmc_others[i].text;
-    return NULL;
-}
-
-static enum sherd_format guess_format(const struct token_file *file)
-{
-    int32_t magic = magic_of(&file->map);
-    if (magic == LLMC_U16 || magic == LLMC_U32 || other_llmc(magic))
-        return SHERD_DATA_LLMC;
-    return text_ends(file->path, ".bin") ? SHERD_DATA_U16 : SHERD_DATA_BYTES;
-}
-
-static int read_llmc_header(struct token_file *file)
-{
-    const uint8_t *data = file->map.data;
-    int32_t magic = magic_of(&file->map);
-    const char *other = other_llmc(magic);
-    if (other)
-        return SHERD_FAIL(
-            SHERD_EFORMAT, "%s: byte 0: magic %d is that of %s, not of tokens", file->path, magic, other);
-    if (file->map.bytes < LLMC_HEADER)
-        return SHERD_FAIL(SHERD_EFORMAT, "%s: %zu bytes, but an llmc token file has a header of %d bytes",
-            file->path, file->map.bytes, LLMC_HEADER);
-    if (magic != LLMC_U16 && magic != LLMC_U32)
-        return SHERD_FAIL(SHERD_EFORMAT,
-            "%s: byte 0: magic %d, expected %d (16 bit tokens) or %d (32 bit); for bare 16 bit tokens set "
-            "data.format: u16",
-            file->path, magic, LLMC_U16, LLMC_U32);
-    int32_t version = read_i32(data + 4), expected = magic == LLMC_U16 ? 1 : 7;
-    if (version != expected)
-        return SHERD_FAIL(SHERD_EFORMAT, "%s: byte 4: version %d, but only version %d of magic %d is known",
-            file->path, version, expected, magic);
-    int32_t n = read_i32(data + 8);
-    if (n < 0)
-        return SHERD_FAIL(SHERD_EFORMAT, "%s: byte 8: token count %d is negative", file->path, n);
-    file->width = magic == LLMC_U16 ? 2 : 4;
-    file->offset = LLMC_HEADER;
-    file->n = n;
-    uint64_t need = LLMC_HEADER + (uint64_t)n * (uint64_t)file->width;
-    if (file->map.bytes != need)
-        return SHERD_FAIL(SHERD_EFORMAT,
-            "%s: byte 8: %d tokens of %d bytes make %llu bytes with the header, but the file has %zu: %s",
-            file->path, n, file->width, (unsigned long long)need, file->map.bytes,
-            file->map.bytes < need ? "it was cut short" : "something was appended");
-    return SHERD_OK;
-}
-
-static int read_header(struct token_file *file)
-{
-    if (file->format == SHERD_DATA_LLMC)
-        return read_llmc_header(file);
-    file->width = file->format == SHERD_DATA_U16 ? 2 : 1;
-    file->offset = 0;
-    if (file->map.bytes % (size_t)file->width != 0)
-        return SHERD_FAIL(SHERD_EFORMAT, "%s: %zu bytes is not a whole number of 16 bit tokens", file->path,
-            file->map.bytes);
-    file->n = (int64_t)(file->map.bytes / (size_t)file->width);
-    return SHERD_OK;
-}
 
 /* All files of a set speak one language: bytes and token ids must not mix. */
 static int check_mix(const struct tokens *t, const struct token_file *file)
@@ -152,7 +43,7 @@ static int check_mix(const struct tokens *t, const struct token_file *file)
     if ((head->format == SHERD_DATA_BYTES) == (file->format == SHERD_DATA_BYTES))
         return SHERD_OK;
     return SHERD_FAIL(SHERD_ECONFIG,
-        "%s: %s looks like %s but %s like %s; say which one is meant with data.format (bytes, llmc or u16)",
+        "%s: %s looks like %s but %s like %s; say which one is meant with data.format (bytes, llmc, u16 or megatron)",
         t->what, head->path, format_name(head->format), file->path, format_name(file->format));
 }
 
@@ -160,7 +51,7 @@ static int check_mix(const struct tokens *t, const struct token_file *file)
 static int add_file(struct tokens *t, const char *path, int in_folder)
 {
     int st = SHERD_OK;
-    if (in_folder && (t->format == SHERD_DATA_LLMC || t->format == SHERD_DATA_U16) &&
+    if (in_folder && t->format != SHERD_DATA_AUTO && t->format != SHERD_DATA_BYTES &&
         !text_ends(path, ".bin")) {
         t->skipped[SKIP_NAME]++;
         return SHERD_OK;
@@ -177,13 +68,13 @@ static int add_file(struct tokens *t, const char *path, int in_folder)
         goto out;
     }
     if (file.format == SHERD_DATA_AUTO)
-        file.format = guess_format(&file);
+        file.format = format_guess(&file);
     if (in_folder && file.format == SHERD_DATA_BYTES &&
         memchr(file.map.data, 0, MIN(file.map.bytes, (size_t)BINARY_PROBE))) {
         t->skipped[SKIP_BINARY]++;
         goto out;
     }
-    SHERD_TRY_OUT(read_header(&file));
+    SHERD_TRY_OUT(format_read(&file));
     SHERD_TRY_OUT(check_mix(t, &file));
     SHERD_TRY_OUT(mem_grow(&t->files, &t->cap, t->n_files + 1, sizeof(*t->files)));
     file.first = t->count;
@@ -193,6 +84,34 @@ static int add_file(struct tokens *t, const char *path, int in_folder)
 out:
     file_unmap(&file.map);
     mem_free(file.path);
+    return st;
+}
+
+/* The files that tokens.json lists, which were written with one vocabulary and have their numbers of tokens.
+ */
+static int add_set(struct tokens *t, const char *folder, const char *list)
+{
+    struct token_set set;
+    char *text;
+    size_t bytes;
+    SHERD_TRY(file_read_text(&text, &bytes, list, SET_BYTES));
+    int st = set_parse(&set, text, bytes, list);
+    mem_free(text);
+    SHERD_TRY(st);
+    if (t->vocab > 0 && set.vocab > t->vocab)
+        st = SHERD_FAIL(SHERD_ECONFIG,
+            "%s: %s: these tokens are of a vocabulary of %lld, but model.vocab is %lld; set it to %lld or more",
+            t->what, list, (long long)set.vocab, (long long)t->vocab, (long long)set.vocab);
+    for (int i = 0; i < set.n && st == SHERD_OK; i++) {
+        char *path = mem_printf("%s/%s", folder, set.names[i]);
+        int64_t before = t->count;
+        st = path ? add_file(t, path, 0) : SHERD_ENOMEM;
+        if (st == SHERD_OK && t->count - before != set.counts[i])
+            st = SHERD_FAIL(SHERD_EFORMAT, "%s: %lld tokens, but %s says %lld", path,
+                (long long)(t->count - before), list, (long long)set.counts[i]);
+        mem_free(path);
+    }
+    set_finish(&set);
     return st;
 }
 
@@ -222,6 +141,15 @@ static int walk(struct tokens *t, const char *folder, int depth)
     char **names = NULL;
     if (depth > MAX_DEPTH)
         return SHERD_FAIL(SHERD_EIO, "%s: %s: more than %d folders deep", t->what, folder, MAX_DEPTH);
+    char *list = mem_printf("%s/" SET_JSON, folder);
+    if (!list)
+        return SHERD_ENOMEM;
+    int is_set = (t->format == SHERD_DATA_AUTO || t->format == SHERD_DATA_LLMC) && file_exists(list);
+    if (is_set)
+        st = add_set(t, folder, list);
+    mem_free(list);
+    if (is_set)
+        return st;
     SHERD_TRY(file_list(&names, &n, folder));
     for (int i = 0; i < n && st == SHERD_OK; i++) {
         if (names[i][0] == '.') {
@@ -237,14 +165,30 @@ static int walk(struct tokens *t, const char *folder, int depth)
     return st;
 }
 
+/* PREFIX and PREFIX.idx stand for PREFIX.bin. */
+static int add_megatron(struct tokens *t, const char *index)
+{
+    char *path = megatron_tokens(index);
+    int st = path ? add_file(t, path, 0) : SHERD_ENOMEM;
+    mem_free(path);
+    return st;
+}
+
 static int add_path(struct tokens *t, const char *path)
 {
     struct stat info;
-    if (stat(path, &info) != 0)
+    int there = stat(path, &info) == 0;
+    if ((!there || text_ends(path, ".idx")) &&
+        (t->format == SHERD_DATA_AUTO || t->format == SHERD_DATA_MEGATRON)) {
+        char *index = megatron_index(path);
+        int st = index ? add_megatron(t, index) : SHERD_OK;
+        mem_free(index);
+        if (index)
+            return st;
+    }
+    if (!there)
         return SHERD_FAIL(SHERD_ENOTFOUND,
-            "%s: %s: no such file or folder (paths count from where the program "
-            "was started)",
-            t->what, path);
+            "%s: %s: no such file or folder (paths count from where the program was started)", t->what, path);
     if (S_ISDIR(info.st_mode))
         return walk(t, path, 0);
     if (S_ISREG(info.st_mode))
@@ -281,8 +225,15 @@ int tokens_open(struct tokens **out, const struct tokens_desc *desc)
         st = SHERD_FAIL(SHERD_ECONFIG, "%s: no path given; name at least one file or folder", desc->what);
         goto out;
     }
-    for (int i = 0; i < desc->n_paths; i++)
+    t->sources = mem_zalloc((size_t)desc->n_paths + 1, sizeof(*t->sources));
+    if (!t->sources) {
+        st = SHERD_ENOMEM;
+        goto out;
+    }
+    for (int i = 0; i < desc->n_paths; i++) {
         SHERD_TRY_OUT(add_path(t, desc->paths[i]));
+        t->sources[++t->n_sources] = t->count;
+    }
     report(t);
     if (t->count == 0) {
         st = SHERD_FAIL(SHERD_ECONFIG,
@@ -313,6 +264,7 @@ void tokens_close(struct tokens *tokens)
         mem_free(tokens->files[i].path);
     }
     mem_free(tokens->files);
+    mem_free(tokens->sources);
     mem_free(tokens);
 }
 
@@ -324,6 +276,12 @@ int64_t tokens_count(const struct tokens *tokens)
 int tokens_files(const struct tokens *tokens)
 {
     return tokens->n_files;
+}
+
+void tokens_source(const struct tokens *tokens, int i, int64_t *first, int64_t *n)
+{
+    *first = tokens->sources[i];
+    *n = tokens->sources[i + 1] - tokens->sources[i];
 }
 
 int tokens_windows(const struct tokens *tokens, int64_t seq, int64_t *out)
@@ -356,23 +314,41 @@ static int find_file(const struct tokens *t, int64_t at)
     return low;
 }
 
+/* One token, as far as a vocabulary may reach; -1 for what no id can be. */
+static int64_t token_at(const struct token_file *file, const uint8_t *p)
+{
+    uint64_t id = 0;
+    int bits = 8 * file->width;
+    for (int k = 0; k < file->width; k++)
+        id |= (uint64_t)p[k] << 8 * k;
+    if ((file->is_signed && id >> (bits - 1)) || id > INT32_MAX)
+        return -1;
+    return (int64_t)id;
+}
+
+/* The value as it stands in the file, for a message. */
+static long long raw_token(const struct token_file *file, const uint8_t *p)
+{
+    uint64_t id = 0;
+    for (int k = 0; k < file->width; k++)
+        id |= (uint64_t)p[k] << 8 * k;
+    if (file->is_signed && file->width < 8 && id >> (8 * file->width - 1))
+        return (long long)id - (1LL << 8 * file->width);
+    return (long long)id;
+}
+
 /* n tokens of one file from its token `at` on. */
 static int read_file(const struct token_file *file, int64_t vocab, int64_t at, int64_t n, int32_t *out)
 {
     const uint8_t *p = file->map.data + file->offset + (uint64_t)at * (uint64_t)file->width;
     int64_t limit = vocab > 0 ? vocab : (int64_t)INT32_MAX + 1;
     for (int64_t i = 0; i < n; i++, p += file->width) {
-        uint32_t id = p[0];
-        if (file->width >= 2)
-            id |= (uint32_t)p[1] << 8;
-        if (file->width == 4)
-            id |= (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-        if (id >= limit)
+        int64_t id = token_at(file, p);
+        if (id < 0 || id >= limit)
             return SHERD_FAIL(SHERD_EFORMAT,
-                "%s: byte %llu: token %u is outside the vocabulary of %lld (model.vocab); wrong data.format "
-                "or "
-                "another tokenizer?",
-                file->path, (unsigned long long)(p - file->map.data), id, (long long)limit);
+                "%s: byte %llu: token %lld is outside the vocabulary of %lld (model.vocab); wrong data.format or another "
+                "tokenizer?",
+                file->path, (unsigned long long)(p - file->map.data), raw_token(file, p), (long long)limit);
         out[i] = (int32_t)id;
     }
     return SHERD_OK;

@@ -101,6 +101,7 @@ static const struct key_choice format_words[] = {
     { "bytes", SHERD_DATA_BYTES },
     { "llmc", SHERD_DATA_LLMC },
     { "u16", SHERD_DATA_U16 },
+    { "megatron", SHERD_DATA_MEGATRON },
     { NULL, 0 },
 };
 
@@ -263,7 +264,7 @@ static const struct key keys[] = {
     { TEXTS("data.val", data.val),
       .help = "files or folders to evaluate on" },
     { CHOICE("data.format", data.format, format_words, "auto"),
-      .help = "any text, .bin with a header, or bare .bin; auto looks" },
+      .help = "any text, .bin with a header, bare .bin, or .bin and .idx; auto looks" },
     { BOOL("data.shuffle", data.shuffle, "true"),
       .help = "another order in each epoch; false = as it lies in the files" },
 

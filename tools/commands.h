@@ -16,6 +16,7 @@
     XX(verify, "check every byte of a checkpoint or model")                                                  \
     XX(diff, "show what differs between two checkpoints or models")                                          \
     XX(merge, "turn a checkpoint into a safetensors model")                                                  \
+    XX(tokenize, "turn text into token files")                                                               \
     XX(sample, "let a byte model write text")                                                                \
     XX(plot, "draw loss and throughput of runs")                                                             \
     XX(bench, "measure and check the collectives")                                                           \

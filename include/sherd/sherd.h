@@ -10,6 +10,7 @@
 #include <sherd/ckpt.h>
 #include <sherd/comm.h>
 #include <sherd/config.h>
+#include <sherd/data.h>
 #include <sherd/device.h>
 #include <sherd/engine.h>
 #include <sherd/model.h>

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Formats of token files: what the header of each says, and the list that `sherd tokenize` leaves in a
+ * folder. tokens.c makes one stream of many files.
+ */
+#ifndef SHERD_DATA_FORMAT_H
+#define SHERD_DATA_FORMAT_H
+
+#include <sherd/config.h>
+
+#include "base/file.h"
+
+#define LLMC_HEADER 1024 /* bytes: 256 int32 */
+
+struct token_file {
+    char *path;
+    struct file_map map;
+    enum sherd_format format;
+    int width;        /* bytes of a token, little endian: 1, 2, 4 or 8 */
+    int is_signed;    /* below 0 is no token */
+    uint64_t offset;  /* of the first token in the file */
+    int64_t first, n; /* place in the stream, tokens */
+};
+
+const char *format_name(enum sherd_format format);
+/* By content and name. */
+enum sherd_format format_guess(const struct token_file *file);
+/* Fills width, offset and n; EFORMAT names file and byte. */
+int format_read(struct token_file *file);
+
+/* The header of a file of n tokens of 2 or 4 bytes. */
+void format_llmc_header(uint8_t out[LLMC_HEADER], int width, int64_t n);
+
+/* Megatron: PREFIX.bin holds the tokens and PREFIX.idx what they are. The path of the .idx that belongs to
+ * this path: PREFIX, PREFIX.bin or PREFIX.idx; mem_free it. NULL if there is none, or no memory. */
+char *megatron_index(const char *path);
+/* The same with .bin. */
+char *megatron_tokens(const char *index);
+/* Takes width and number from an index, for tokens in `bytes` bytes. `name` for messages. */
+int megatron_parse(
+    struct token_file *file, const uint8_t *index, size_t index_bytes, const char *name, uint64_t bytes);
+
+#define SET_JSON "tokens.json"
+#define SET_FORMAT "sherd-tokens"
+#define SET_VERSION 1
+#define SET_BYTES ((size_t)64 << 20)
+
+/* What tokens.json says. Zero-initialize; set_finish frees. */
+struct token_set {
+    int64_t vocab, tokens;
+    char **names; /* of the files, in order */
+    int64_t *counts;
+    int n;
+};
+int set_parse(struct token_set *out, const char *text, size_t bytes, const char *name);
+void set_finish(struct token_set *set);
+
+#endif
