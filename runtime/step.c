@@ -181,6 +181,7 @@ static int run_clip(struct sherd_engine *e)
         e->compute, &(struct sherd_clip_factor){ .factor = (float *)(e->scalars + SCALAR_FACTOR),
                         .norm = e->scalars + SCALAR_NORM,
                         .square_sum = e->scalars + SCALAR_SQUARES,
+                        .loss = e->scalars + SCALAR_LOSS,
                         .max_norm = (float)e->config.optim.clip }));
     return sherd_event_record(e->clipped, e->compute);
 }
@@ -477,25 +478,25 @@ static int end_nonfinite(struct sherd_engine *e, const struct sherd_batch *micro
     memcpy(e->host_scalars, kept, sizeof(kept));
     if (st != SHERD_OK)
         return step_give_up(e, st);
-    int skip = e->config.train.nonfinite == SHERD_NONFINITE_SKIP && !isfinite(norm);
+    int skip = e->config.train.nonfinite == SHERD_NONFINITE_SKIP;
     if (skip && e->skipped_in_row < limit) {
         e->skipped++;
         e->skipped_in_row++;
         if (sherd_comm_rank(e->comm) == 0)
             log_warn(
-                "step %lld is skipped (%lld in a row of %lld allowed, %lld in all): gradient norm %g; %s",
+                "step %lld is skipped (%lld in a row of %lld allowed, %lld in all): loss sum %g, gradient norm %g; %s",
                 (long long)e->step + 1, (long long)e->skipped_in_row, (long long)limit, (long long)e->skipped,
-                isnan(norm) ? (double)NAN : norm, where);
+                isnan(loss) ? (double)NAN : loss, isnan(norm) ? (double)NAN : norm, where);
         return SHERD_OK;
     }
     struct text why = { 0 };
     if (skip)
         text_add(&why, " after %lld steps skipped in a row (train.nonfinite_limit)", (long long)limit);
     st = SHERD_FAIL(SHERD_ENONFINITE,
-        "step %lld%s: loss sum %g, gradient norm %g: %s; the weights are %s the step: try a lower "
+        "step %lld%s: loss sum %g, gradient norm %g: %s; the weights are as before the step: try a lower "
         "optim.lr, a longer schedule.warmup or other data",
         (long long)e->step + 1, why.data ? why.data : "", isnan(loss) ? (double)NAN : loss,
-        isnan(norm) ? (double)NAN : norm, where, isfinite(norm) ? "those after" : "as before");
+        isnan(norm) ? (double)NAN : norm, where);
     text_finish(&why);
     return st;
 }

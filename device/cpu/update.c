@@ -266,7 +266,7 @@ int cpu_clip_factor(struct cpu_lane *lane, const void *args)
     (void)lane;
     double norm = sqrt(*a->square_sum);
     *a->norm = norm;
-    if (!isfinite(norm))
+    if (!isfinite(norm) || (a->loss && !isfinite(*a->loss)))
         *a->factor = NAN;
     else if (a->max_norm > 0)
         *a->factor = (float)fmin(1.0, (double)a->max_norm / (norm + 1e-6));

@@ -428,11 +428,12 @@ extern "C" int cuda_ordered_sum(struct sherd_queue *queue, const void *args)
     return CUDA_LAUNCHED("ordered_sum");
 }
 
-__global__ void clip_factor_kernel(float *factor, double *norm, const double *square_sum, float max_norm)
+__global__ void clip_factor_kernel(
+    float *factor, double *norm, const double *square_sum, const double *loss, float max_norm)
 {
     double n = sqrt(*square_sum);
     *norm = n;
-    if (!isfinite(n))
+    if (!isfinite(n) || (loss && !isfinite(*loss)))
         *factor = NAN;
     else if (max_norm > 0 && (double)max_norm / (n + 1e-6) < 1.0)
         *factor = (float)((double)max_norm / (n + 1e-6));
@@ -444,6 +445,6 @@ extern "C" int cuda_clip_factor(struct sherd_queue *queue, const void *args)
 {
     const struct sherd_clip_factor *a = (const struct sherd_clip_factor *)args;
     cudaStream_t stream = cuda_enter(queue);
-    clip_factor_kernel<<<1, 1, 0, stream>>>(a->factor, a->norm, a->square_sum, a->max_norm);
+    clip_factor_kernel<<<1, 1, 0, stream>>>(a->factor, a->norm, a->square_sum, a->loss, a->max_norm);
     return CUDA_LAUNCHED("clip_factor");
 }

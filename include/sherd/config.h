@@ -97,8 +97,8 @@ struct sherd_config {
         int64_t epochs; /* used when steps is 0 */
         int64_t eval_every, eval_batches;
         enum sherd_nonfinite
-            nonfinite;           /* a step whose gradient is not finite ends the run, or is passed over */
-        int64_t nonfinite_limit; /* skip: so many in a row at most */
+            nonfinite; /* a step whose loss or gradient is not finite ends the run, or is passed over */
+        int64_t nonfinite_limit;        /* skip: so many in a row at most */
         enum sherd_recompute recompute; /* in backward, instead of being kept from forward */
     } train;
     struct {

@@ -334,11 +334,11 @@ struct sherd_ordered_sum {
 };
 
 /* *norm = sqrt(*square_sum); *factor = max_norm > 0 ? min(1, max_norm / (*norm + 1e-6)) : 1, as
- * torch.nn.utils.clip_grad_norm_ has it; NaN when the norm is not finite. */
+ * torch.nn.utils.clip_grad_norm_ has it; NaN when the norm is not finite, or *loss (NULL = there is none). */
 struct sherd_clip_factor {
     float *factor;
     double *norm;
-    const double *square_sum;
+    const double *square_sum, *loss;
     float max_norm;
 };
 

@@ -253,7 +253,8 @@ static void sums_in_order(void **state)
 }
 
 struct clip {
-    double square_sum, max_norm, norm, factor;
+    double square_sum, max_norm, norm, factor, loss;
+    int has_loss;
 };
 
 static void clip_case(struct op_test *t, const void *arg)
@@ -261,9 +262,11 @@ static void clip_case(struct op_test *t, const void *arg)
     const struct clip *c = arg;
     struct op_buf *sum = op_input(t, &c->square_sum, 1, SHERD_F64);
     struct op_buf *factor = op_output(t, 1, SHERD_F32), *norm = op_output(t, 1, SHERD_F64);
+    struct op_buf *loss = c->has_loss ? op_input(t, &c->loss, 1, SHERD_F64) : NULL;
     OP_RUN(t, sherd_clip_factor(t->queue, &(struct sherd_clip_factor){ .factor = factor->dev,
                                               .norm = norm->dev,
                                               .square_sum = sum->dev,
+                                              .loss = loss ? loss->dev : NULL,
                                               .max_norm = (float)c->max_norm }));
     double got = op_read(t, factor)[0], got_norm = op_read(t, norm)[0];
     assert_true(isnan(c->factor) ? isnan(got) : fabs(got - c->factor) <= 1e-6 * c->factor);
@@ -273,7 +276,9 @@ static void clip_case(struct op_test *t, const void *arg)
 static void clip_factors(void **state)
 {
     static const struct clip clips[] = { { 16, 1, 4, 1 / (4 + 1e-6) }, { 0.25, 1, 0.5, 1 }, { 16, 0, 4, 1 },
-        { 0, 1, 0, 1 }, { INFINITY, 1, INFINITY, NAN }, { NAN, 1, NAN, NAN }, { NAN, 0, NAN, NAN } };
+        { 0, 1, 0, 1 }, { INFINITY, 1, INFINITY, NAN }, { NAN, 1, NAN, NAN }, { NAN, 0, NAN, NAN },
+        { 16, 1, 4, 1 / (4 + 1e-6), 7, 1 }, { 0.25, 1, 0.5, NAN, INFINITY, 1 }, { 16, 0, 4, NAN, NAN, 1 },
+        { 0.25, 1, 0.5, NAN, -INFINITY, 1 } };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(clips); i++)
         op_run(clip_case, &clips[i]);

@@ -23,10 +23,10 @@
 #define MICRO 2
 #define SEQ 8
 
-enum where { NOWHERE, IN_OUTPUT, IN_GRADIENT, IN_INPUT_GRADIENT };
+enum where { NOWHERE, IN_OUTPUT, IN_GRADIENT, IN_INPUT_GRADIENT, IN_LOSS };
 
-/* What goes wrong in layer 2 (block1): on a rank, in a micro-batch (from 0), from a step on for some steps.
- */
+/* What goes wrong in layer 2 (block1), or in the last one's loss alone: on a rank, in a micro-batch (from 0),
+ * from a step on for some steps. */
 struct fault {
     enum where where;
     int rank, micro;
@@ -41,8 +41,8 @@ struct fault {
 static _Thread_local struct {
     const struct fault *fault;
     const struct sherd_engine *engine;
-    const struct sherd_layer_ops *ops;
-    int forwards, backwards;
+    const struct sherd_layer_ops *ops, *head;
+    int forwards, backwards, heads;
 } here;
 
 static int is_due(int *calls, enum where where)
@@ -73,8 +73,17 @@ static int bad_backward(struct sherd_run *run)
     return SHERD_OK;
 }
 
+/* Gradients stay as they are. */
+static int bad_head(struct sherd_run *run)
+{
+    SHERD_TRY(here.head->backward(run));
+    if (is_due(&here.heads, IN_LOSS))
+        *run->loss_sum = INFINITY;
+    return SHERD_OK;
+}
+
 /* `plain` owns what the arguments of layers point to. */
-static int make_model(struct sherd_model **out, struct sherd_model **plain, struct sherd_layer_ops *bad)
+static int make_model(struct sherd_model **out, struct sherd_model **plain, struct sherd_layer_ops bad[2])
 {
     SHERD_TRY(sherd_model_build(plain, &(struct sherd_model_config){ .family = "gpt2",
                                            .vocab = 101,
@@ -87,10 +96,14 @@ static int make_model(struct sherd_model **out, struct sherd_model **plain, stru
     struct sherd_layer layers[8];
     memcpy(layers, spec.layers, (size_t)spec.n_layers * sizeof(*layers));
     here.ops = layers[2].ops;
-    *bad = *layers[2].ops;
-    bad->forward = bad_forward;
-    bad->backward = bad_backward;
-    layers[2].ops = bad;
+    here.head = layers[spec.n_layers - 1].ops;
+    bad[0] = *here.ops;
+    bad[0].forward = bad_forward;
+    bad[0].backward = bad_backward;
+    layers[2].ops = &bad[0];
+    bad[1] = *here.head;
+    bad[1].backward = bad_head;
+    layers[spec.n_layers - 1].ops = &bad[1];
     spec.layers = layers;
     return sherd_model_create(out, &spec);
 }
@@ -114,7 +127,7 @@ struct rank {
     struct sherd_config config;
     struct sherd_model *model, *plain;
     struct sherd_engine *engine;
-    struct sherd_layer_ops bad;
+    struct sherd_layer_ops bad[2];
     int32_t tokens[ACCUM][MICRO * SEQ], targets[ACCUM][MICRO * SEQ];
 };
 
@@ -123,7 +136,7 @@ static void start(struct rank *r, const struct fault *f, struct sherd_comm *comm
     memset(r, 0, sizeof(*r));
     memset(&here, 0, sizeof(here));
     T_OK(make_config(&r->config, f));
-    T_OK(make_model(&r->model, &r->plain, &r->bad));
+    T_OK(make_model(&r->model, &r->plain, r->bad));
     T_OK(sherd_engine_create(&r->engine, &(struct sherd_engine_desc){ &r->config, r->model, dev, comm }));
     here.fault = f;
     here.engine = r->engine;
@@ -195,6 +208,11 @@ static void test_the_origin_is_named(void **state)
         f.text =
             "first on rank 0, micro-batch 1: the gradient of the input of layer block1, whose element 5 is -inf";
         t_ranks(WORLD, T_THREADS, is_traced, &f);
+        f.where = IN_LOSS;
+        f.rank = 1;
+        f.micro = 1;
+        f.text = "first on rank 1, micro-batch 2: the loss, the end of layer head, whose element 0 is inf";
+        t_ranks(WORLD, T_THREADS | T_ASYNC, is_traced, &f);
     }
 }
 
@@ -281,6 +299,10 @@ static void test_steps_are_skipped_and_counted(void **state)
     for (int stage = 0; stage < 4; stage++) {
         struct fault f = { IN_GRADIENT, .rank = 1, .micro = 0, .step = 2, .steps = 2, .stage = stage };
         f.settings[0] = "train.nonfinite=skip";
+        assert_int_equal(folder_make(f.dir, "finite"), 0);
+        t_ranks(WORLD, T_THREADS, skips_two, &f);
+        file_remove_tree(f.dir);
+        f.where = IN_LOSS;
         assert_int_equal(folder_make(f.dir, "finite"), 0);
         t_ranks(WORLD, T_THREADS, skips_two, &f);
         file_remove_tree(f.dir);
