@@ -42,7 +42,7 @@ one() { # NAME BATCH SETTING...
     "$sherd" train configs/llama-1b.yaml --ranks "$gpus" "${shape[@]}" --set run.dir="$work/$name" \
         --set batch.global=$((batch * gpus)) --set batch.micro="$batch" --set batch.seq=$seq \
         --set train.steps="$steps" --set schedule.warmup=2 --set "data.train=[$work/tokens.bin]" --set "data.val=[]" \
-        --set train.eval_every=0 --set save.every=0 --set save.what=weights --set log.every=1 \
+        --set train.eval_every=0 --set save.what=nothing --set log.every=1 \
         --profile="$out/$name.json" --set profile.skip=$((steps - 4)) "$@" ${SET:-} >"$out/$name.log" 2>&1 || st=$?
     [ $st -eq 0 ] || { echo "$name ended with status $st:"; tail -5 "$out/$name.log"; return 1; }
     grep '"loss"' "$work/$name/metrics.jsonl" >"$out/$name.jsonl"
