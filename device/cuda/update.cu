@@ -2,7 +2,8 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * What an optimizer needs: one pass over parameters and states, square sums in a fixed order, the clip
- * factor.
+ * factor. Compiled without contraction (meson.build): how a compiler fuses a product and a sum differs from one
+ * width to another, and an element's bits must not depend on where its slice begins.
  */
 #include <math.h>
 
@@ -374,7 +375,7 @@ __global__ void __launch_bounds__(SUM_THREADS) square_parts_kernel(double *parts
         load<W>(v, x + i, last - i < W ? (int)(last - i) : W);
 #pragma unroll
         for (int j = 0; j < W; j++)
-            sum += (double)v[j] * (double)v[j];
+            sum = fma((double)v[j], (double)v[j], sum); /* as written: the square of a float is exact */
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0)
