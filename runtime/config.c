@@ -397,6 +397,11 @@ int sherd_config_read(struct sherd_config *out, const struct sherd_config_desc *
     char *text;
     size_t bytes;
     *out = (struct sherd_config){ 0 };
+    if (!desc->path) {
+        struct sherd_config_desc unnamed = *desc;
+        unnamed.path = "settings";
+        return parse(out, "", 0, &unnamed, 1);
+    }
     SHERD_TRY(file_read_text(&text, &bytes, desc->path, YAML_TEXT_BYTES));
     int st = parse(out, text, bytes, desc, 1);
     mem_free(text);

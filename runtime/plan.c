@@ -123,7 +123,7 @@ static void plan_scratch(struct plan *p)
     p->memory.scratch = MAX(p->memory.scratch, aligned(p->square_scratch));
 }
 
-static int check_freeze(const struct plan *p)
+int plan_check_trained(const struct plan *p)
 {
     if (p->layout.trained > 0)
         return SHERD_OK;
@@ -155,7 +155,6 @@ int plan_init(struct plan *p, const struct sherd_config *c, const struct sherd_m
     int st = layout_init(&p->layout, p->spec, world);
     if (st != SHERD_OK)
         return st;
-    SHERD_TRY_OUT(check_freeze(p));
     SHERD_TRY_OUT(plan_activations(p));
     SHERD_TRY_OUT(plan_lending(p));
     p->program_desc = (struct program_desc){ p->stage, &p->layout, p->spec->layers, p->spec->n_layers,
@@ -237,6 +236,11 @@ int sherd_plan_make(
     struct text program = { 0 };
     *out = (struct sherd_plan){ 0 };
     SHERD_TRY(plan_init(&p, config, model, config->run.device, world));
+    int st = plan_check_trained(&p);
+    if (st != SHERD_OK) {
+        plan_finish(&p);
+        return st;
+    }
     out->memory = p.memory;
     memory_sent(out->sent, &p.memory_desc, (int)MAX(config->batch.accum, 1));
     out->params = p.layout.params;
@@ -245,7 +249,7 @@ int sherd_plan_make(
     out->units = p.spec->n_units;
     out->flops = model_flops(model, config->batch.seq);
     program_print(&program, &p.program, &p.program_desc);
-    int st = text_take(&program, &out->program);
+    st = text_take(&program, &out->program);
     plan_finish(&p);
     return st;
 }

@@ -67,6 +67,8 @@ struct plan {
  * success finish with plan_finish. */
 int plan_init(struct plan *plan, const struct sherd_config *config, const struct sherd_model *model,
     const char *device, int world);
+/* ECONFIG when everything is frozen: fine for logits, nothing to step. */
+int plan_check_trained(const struct plan *plan);
 void plan_finish(struct plan *plan);
 
 #endif

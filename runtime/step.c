@@ -523,6 +523,7 @@ int sherd_engine_step(
     if (n_micro < 1)
         return SHERD_FAIL(
             SHERD_EINVAL, "a step needs at least one micro-batch (of zero sequences, if need be)");
+    SHERD_TRY(plan_check_trained(&e->plan));
     if (e->plan.accum == 1 && n_micro > 1)
         return SHERD_FAIL(SHERD_EINVAL,
             "%d micro-batches; this engine has memory for one a step, as batch.accum says: set it to the number of "

@@ -399,6 +399,7 @@ int sherd_train(const struct sherd_train_desc *desc)
     SHERD_TRY_OUT(sherd_engine_create(
         &r.engine, &(struct sherd_engine_desc){
                        .config = &r.config, .model = r.model, .device = desc->device, .comm = desc->comm }));
+    SHERD_TRY_OUT(plan_check_trained(&r.engine->plan)); /* the same on all ranks */
     st = make_extra(&r);
     if (st == SHERD_OK && r.rank == 0)
         st = open_meter(&r);

@@ -17,7 +17,7 @@
     XX(diff, "show what differs between two checkpoints or models")                                          \
     XX(merge, "turn a checkpoint into a safetensors model")                                                  \
     XX(tokenize, "turn text into token files")                                                               \
-    XX(sample, "let a byte model write text")                                                                \
+    XX(generate, "let a model go on with a text")                                                            \
     XX(plot, "draw loss and throughput of runs")                                                             \
     XX(bench, "measure and check the collectives")                                                           \
     XX(selftest, "check devices and collectives before training")

@@ -112,6 +112,11 @@ void out_log(int rank, int world)
     sherd_log_set(print_line, NULL, rank == 0 ? SHERD_LOG_INFO : SHERD_LOG_WARN);
 }
 
+void out_quiet(void)
+{
+    sherd_log_set(print_line, NULL, SHERD_LOG_WARN);
+}
+
 const char *out_bytes(double bytes, char buf[32])
 {
     static const char *const units[] = { "B", "kB", "MB", "GB", "TB", "PB" };

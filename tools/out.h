@@ -28,6 +28,8 @@ int out_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Log lines go to stderr; those of a world above one show the rank. Ranks but the first keep to warnings. */
 void out_log(int rank, int world);
+/* From now on only warnings and errors are shown. */
+void out_quiet(void);
 
 /* Whether stderr is a terminal that can move its cursor. */
 int out_terminal(void);

@@ -154,7 +154,7 @@ struct sherd_option {
     const char *setting, *source;
 };
 struct sherd_config_desc {
-    const char *path;  /* the file: sherd's own, or DeepSpeed's or Accelerate's */
+    const char *path;  /* the file: sherd's own, or DeepSpeed's or Accelerate's; NULL for none */
     const char *model; /* another file, whose section model is read, or the folder of a Hugging
                           Face model, as model.from; NULL for none */
     const struct sherd_option *options; /* applied after the files, */

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The sherd authors
 #
-# From text to a merged model and back: train, resume, inspect, verify, merge, sample.
+# From text to a merged model and back: train, resume, inspect, verify, merge, generate.
 . "$(dirname "$0")/lib.sh"
 make_tiny
 
@@ -42,9 +42,9 @@ run 0 merge wide model --json
 json 'r["files"] == 1 and r["bytes"] > 4 * r["params"] and r["params"] > 0'
 run 2 inspect model
 has err "model is a model, not a checkpoint"
-run 0 sample wide --tokens 20 --config tiny.yaml
+run 0 generate wide --prompt a --tokens 12 --config tiny.yaml
 mv out text.wide
-run 0 sample model --tokens 20
+run 0 generate model --prompt a --tokens 12
 cmp -s out text.wide || complain "the merged model writes another text"
 run 1 merge wide model
 has err "model"
@@ -64,14 +64,20 @@ assert max(t["data_offsets"][1] for t in head.values()) == os.path.getsize(path)
 assert head["model.embed_tokens.weight"]["shape"] == [256, 24]
 END
 
-run 0 sample wide --prompt 'ab' --tokens 30
+run 0 generate wide --prompt 'ab' --tokens 30 --temperature 1
 cp out first
 [ "$(head -c 2 out)" = ab ] || complain "the prompt is not there"
-run 0 sample wide --prompt 'ab' --tokens 30
+has err "the model's context of 16 tokens is full: 14 of 30 tokens written"
+run 0 generate wide --prompt 'ab' --tokens 30 --temperature 1
 cmp -s out first || complain "the same seed wrote another text"
-run 0 sample wide --tokens 5 --temperature 0 --config tiny.yaml
-run 2 sample wide --config tiny.yaml --set a=b
-run 1 sample nowhere
+run 0 generate wide --prompt 'ab' --tokens 10 --temperature 1 --top-p 0 # the likeliest alone
+mv out second
+run 0 generate wide --prompt 'ab' --tokens 10 --config tiny.yaml
+cmp -s out second || complain "top-p 0 is not greedy"
+run 2 generate wide --prompt 'this is more than sixteen'
+has err "the model's context of 16 leaves no room"
+run 2 generate wide --prompt a --config tiny.yaml --set a=b
+run 1 generate nowhere --prompt a
 run 1 inspect nowhere
 has err "nowhere"
 

@@ -11,7 +11,7 @@ empty err
 run 0 -h
 run 0 --version
 [[ $(cat out) =~ ^sherd\ [0-9]+\.[0-9]+\.[0-9]+$ ]] || complain "version: $(cat out)"
-for command in train plan config inspect verify merge sample bench selftest; do
+for command in train plan config inspect verify merge generate tokenize bench selftest; do
     run 0 "$command" --help
     has out "usage: sherd $command"
     has out "Options:"
@@ -63,8 +63,11 @@ run 2 merge run out --shard-size -5GB
 run 2 merge run out --shard-size 0x5GB
 run 2 config
 run 2 config --reference file.yaml
-run 2 sample run --temperature -1
-run 2 sample run --prompt ''
+run 2 generate run --temperature -1
+run 2 generate run
+has err "--prompt is missing"
+run 2 tokenize text -o out
+has err "--tokenizer is missing"
 
 # What cannot be written is a failure, not silence.
 if [ -e /dev/full ]; then
