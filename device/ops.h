@@ -134,5 +134,7 @@ const char *device_kind(int i);
  * RTLD_GLOBAL. NULL: dlerror() says why. */
 void *device_library(const char *file, int how);
 extern const struct dev_ops dev_cpu;
+/* Does nothing, has operations only: see device/dry.c. */
+extern const struct dev_ops dev_dry;
 
 #endif

@@ -9,13 +9,17 @@
 
 #include "tools/args.h"
 #include "tools/commands.h"
+#include "tools/forecast.h"
 #include "tools/out.h"
 #include "tools/settings.h"
+
+#define MAX_RANKS 65536
 
 struct plans {
     struct sherd_config config;
     struct sherd_plan stage[SHERD_STAGES];
     int chosen, ranks;
+    struct forecast *forecast; /* NULL: no machine is named */
 };
 
 static const char *const collectives[SHERD_COLLECTIVES] = { "all-gather", "reduce-scatter", "all-reduce",
@@ -146,18 +150,24 @@ static int print_json(const struct plans *p, int program)
         "seq", (json_int_t)c->batch.seq, "stages", stages);
     if (program)
         json_object_set_new(root, "program", json_string(plan->program));
+    if (p->forecast)
+        json_object_set_new(root, "forecast", forecast_json(p->forecast));
     return out_json(root);
 }
 
 static int show(struct plans *p, int program, int json)
 {
     int st = make_plans(p), code = EXIT_OK;
+    if (st == SHERD_OK && p->forecast)
+        st = forecast_fill(p->forecast, &p->config);
     if (st != SHERD_OK) {
         code = out_fail(st);
     } else if (json) {
         code = print_json(p, program);
     } else {
         print_tables(p);
+        if (p->forecast)
+            forecast_print(p->forecast);
         if (program)
             printf("\nprogram of a step\n%s", p->stage[p->chosen].program);
     }
@@ -166,26 +176,65 @@ static int show(struct plans *p, int program, int json)
     return code;
 }
 
+/* Ranks from --ranks, or --gpus and --nodes; a machine from --device. Returns -1 or the exit code. */
+static int place_ranks(struct plans *p, struct forecast *f, struct settings *settings, const char *device,
+    int64_t ranks, int64_t gpus, int64_t nodes)
+{
+    if (ranks && (gpus || nodes))
+        return args_mistake("plan", "give --ranks, or --gpus for each of --nodes, not both");
+    f->place = (struct sherd_place){ gpus ? (int)gpus : 1, nodes ? (int)nodes : 1 };
+    if (device) {
+        int st = forecast_machine(&f->machine, device);
+        if (st != SHERD_OK) {
+            out_fail(st);
+            return EXIT_USAGE;
+        }
+        int each = gpus ? (int)gpus : f->machine.gpus;
+        if (ranks > each && ranks % each)
+            return args_mistake("plan",
+                "--ranks %lld is no multiple of the %d devices of a node; give --gpus and "
+                "--nodes",
+                (long long)ranks, each);
+        if (ranks)
+            f->place = (struct sherd_place){ ranks < each ? (int)ranks : each,
+                ranks < each ? 1 : (int)ranks / each };
+        else if (nodes && !gpus)
+            f->place.gpus = each;
+        settings_add(settings, "--device", "run.device=%s", f->machine.kind);
+        p->forecast = f;
+    }
+    p->ranks = ranks ? (int)ranks : f->place.gpus * f->place.nodes;
+    return p->ranks > MAX_RANKS ? args_mistake("plan", "%d ranks are more than %d", p->ranks, MAX_RANKS) : -1;
+}
+
 int cmd_plan(int argc, char **argv)
 {
-    int64_t ranks = 1;
+    int64_t ranks = 0, gpus = 0, nodes = 0;
     int program = 0, json = 0;
+    const char *device = NULL, *path;
     struct settings settings = { 0 };
     struct plans plans = { 0 };
+    struct forecast forecast = { 0 };
     const struct arg args[] = {
-        { "ranks", ARG_INT, &ranks, "N", "number of ranks (default 1)", .min = 1, .max = 65536 },
+        { "ranks", ARG_INT, &ranks, "N", "number of ranks (default 1)", .min = 1, .max = MAX_RANKS },
+        { "gpus", ARG_INT, &gpus, "N", "or ranks of each node (default 1; with --nodes that of --device)",
+            .min = 1, .max = 4096 },
+        { "nodes", ARG_INT, &nodes, "N", "nodes, with a network between them (default 1)", .min = 1,
+            .max = MAX_RANKS },
+        { "device", ARG_TEXT, &device, "NAME",
+            "what it is to run on: h100, h200, or a file of 'sherd bench --save';\ntells what fits and how long a step takes" },
         SETTINGS_ARGS(&settings),
         { "program", ARG_FLAG, &program, NULL, "also print the step program" },
         { "json", ARG_FLAG, &json, NULL, "print JSON" },
     };
     const struct command command = { "plan", "CONFIG", 1, 1,
-        "Shows what a run will need: memory of one rank, bytes sent in a step, the step program.",
+        "Shows what a run will need: memory of one rank, bytes sent in a step, the step program, and the time of a step.",
         "No device is opened and no rank is started. All stages stand side by side.", args, COUNT_OF(args) };
-    const char *path;
     int code = args_parse(&command, argc, argv, &path);
+    if (code < 0)
+        code = place_ranks(&plans, &forecast, &settings, device, ranks, gpus, nodes);
     if (code >= 0)
         return code;
-    plans.ranks = (int)ranks;
     int st = settings_load(&plans.config, &settings, path, plans.ranks);
     if (st != SHERD_OK) {
         out_fail(st);

@@ -13,6 +13,7 @@
 #include <sherd/data.h>
 #include <sherd/device.h>
 #include <sherd/engine.h>
+#include <sherd/forecast.h>
 #include <sherd/model.h>
 #include <sherd/ops.h>
 

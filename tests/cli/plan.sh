@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The sherd authors
+#
+# Planning for a machine: the table, what fits and what would, figures against formulas, mistakes.
+source=$(realpath "$(dirname "$0")/../..")
+. "$(dirname "$0")/lib.sh"
+llama=$source/configs/llama-1b.yaml
+
+run 0 plan "$llama" --gpus 2 --device h200 --set batch.global=16 --set batch.micro=8
+has out "NVIDIA H200 (1 node with 2 each)"
+has out "fits: "
+[ "$(grep -cE '^[ *] [0-3] +(none|cheap|block) ' out)" -eq 12 ] || { complain "not twelve rows"; show out; }
+[ "$(grep -cE '^\* 3 +cheap ' out)" -eq 1 ] || complain "the configured row is not marked"
+
+# Steps that were measured on two H200, within ten percent.
+for point in 8:217 2:63.3; do
+    run 0 plan "$llama" --gpus 2 --device h200 --set batch.global=$((2 * ${point%:*})) \
+        --set batch.micro=${point%:*} --json
+    json "abs([x for x in r['forecast']['rows'] if x['stage'] == 3 and x['recompute'] == 'cheap'][0]['step_seconds'] * 1e3 / ${point#*:} - 1) < 0.1"
+done
+json 'r["forecast"]["gpus"] == 2 and r["forecast"]["nodes"] == 1 and r["forecast"]["recompute"] == "cheap"'
+json 'all(x["memory"] > r["stages"][x["stage"]]["memory"]["param"] + r["forecast"]["library_bytes"] for x in r["forecast"]["rows"])'
+json 'next(x for x in r["forecast"]["rows"] if x["stage"] == 3 and x["recompute"] == "cheap")["memory"] == r["stages"][3]["memory"]["total"] + r["forecast"]["library_bytes"]'
+# What is kept falls from none to block, and with the stage; time rises with recomputing.
+json 'all(a["memory"] > b["memory"] and a["step_seconds"] < b["step_seconds"] for a, b in zip(r["forecast"]["rows"], r["forecast"]["rows"][1:]) if a["stage"] == b["stage"])'
+json 'all(a["memory"] >= b["memory"] for a, b in zip(r["forecast"]["rows"], r["forecast"]["rows"][3:]))'
+
+# Thousands of GPUs, and --ranks cut into nodes.
+run 0 plan "$llama" --nodes 512 --device h200 --set batch.global=16384 --json
+json 'r["ranks"] == 4096 and r["forecast"]["gpus"] == 8 and r["forecast"]["nodes"] == 512'
+run 0 plan "$llama" --ranks 64 --device h100 --json
+json 'r["forecast"]["gpus"] == 8 and r["forecast"]["nodes"] == 8'
+
+# What would make it fit: one setting where one is enough, else several; the advice holds when it is taken.
+small() { # BYTES: a device with that much memory
+    sed -e "s/\"memory\": .*/\"memory\": $1,/" -e 's/"library_bytes": .*/"library_bytes": 1000000000,/' \
+        "$source/devices/h200.json" >small.json
+}
+advised() { # the settings in the file out, taken
+    local sets
+    read -r -a sets <<<"$(sed -n 's/^would fit, with .* by //p' out)"
+    [ "${#sets[@]}" -ge 2 ] || { complain "no advice"; show out; return; }
+    run 0 plan "$llama" --gpus 2 --device ./small.json --set batch.global=16 --set batch.accum=auto "$@" "${sets[@]}"
+    grep -q '^fits: ' out || { complain "the advice does not hold: ${sets[*]}"; show out; }
+}
+small 19000000000
+run 0 plan "$llama" --gpus 2 --device ./small.json --set batch.global=16 --set batch.micro=8
+has out "does NOT fit"
+has out "by --set batch.micro=2"
+advised
+small 9000000000
+run 0 plan "$llama" --gpus 2 --device ./small.json --set batch.global=16 --set batch.micro=8 --set shard.stage=2
+has out "by --set batch.micro=1 --set train.recompute=block --set shard.stage=3"
+advised
+small 1500000000
+run 0 plan "$llama" --gpus 2 --device ./small.json --set batch.global=16
+has out "nothing makes it fit on 2"
+
+run 2 plan "$llama" --device h300
+has err "'h300' is none of h100, h200"
+run 2 plan "$llama" --device ./none.json
+has err "none.json"
+echo '{}' >bad.json
+run 2 plan "$llama" --device ./bad.json
+has err "bad.json: member 'sherd_device' is missing"
+run 2 plan "$llama" --ranks 4 --gpus 2
+has err "give --ranks, or --gpus"
+run 2 plan "$llama" --ranks 12 --device h200
+has err "no multiple of the 8 devices of a node"
+finish

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Memory and time on a machine, stage by stage.
+ */
+#include "tools/forecast.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/args.h"
+#include "tools/out.h"
+
+static const struct {
+    const char *name, *text;
+} shipped[] = {
+#include "devices/devices.inc"
+};
+
+static const char *const recomputes[FORECAST_RECOMPUTES] = { "none", "cheap", "block" };
+
+int forecast_machine(struct sherd_machine *out, const char *name)
+{
+    char all[256] = "";
+    for (int i = 0; i < COUNT_OF(shipped); i++) {
+        if (strcmp(shipped[i].name, name) == 0)
+            return sherd_machine_parse(out, shipped[i].text, strlen(shipped[i].text), name);
+        size_t n = strlen(all);
+        snprintf(all + n, sizeof(all) - n, "%s%s", i ? ", " : "", shipped[i].name);
+    }
+    if (!strchr(name, '.') && !strchr(name, '/'))
+        return sherd_fail(SHERD_EINVAL,
+            "--device: '%s' is none of %s; or name a file that sherd bench --save wrote, such as ./%s.json",
+            name, all, name);
+    return sherd_machine_read(out, name);
+}
+
+/* ---- figures ---- */
+
+static uint64_t total(const struct sherd_memory *m)
+{
+    uint64_t sum = 0;
+#define XX(name, text) sum += m->name;
+    SHERD_REGIONS(XX)
+#undef XX
+    return sum;
+}
+
+static int memory_of(uint64_t *out, const struct forecast *f, const struct sherd_config *c)
+{
+    struct sherd_model *model;
+    struct sherd_plan plan;
+    int st = sherd_config_model(&model, c);
+    if (st != SHERD_OK)
+        return st;
+    st = sherd_plan_make(&plan, c, model, f->place.gpus * f->place.nodes);
+    sherd_model_destroy(model);
+    if (st != SHERD_OK)
+        return st;
+    *out = total(&plan.memory) + f->machine.library_bytes;
+    sherd_plan_free(&plan);
+    return SHERD_OK;
+}
+
+static int fill_row(struct forecast *f, const struct sherd_config *c, const struct sherd_model *model)
+{
+    struct forecast_row *row = &f->rows[c->shard.stage][c->train.recompute];
+    int st = memory_of(&row->memory, f, c);
+    row->fits = row->memory <= f->machine.memory;
+    return st == SHERD_OK ? sherd_forecast_make(&row->time, c, model, &f->machine, &f->place) : st;
+}
+
+/* ---- what would make it fit ---- */
+
+/* One change, in the order in which they are tried: each costs more than those before it. 0 = there is
+ * nothing more to change here. */
+static int fewer_sequences(struct sherd_config *c, char *text, size_t bytes)
+{
+    if (c->batch.micro <= 1)
+        return 0;
+    int64_t micro = c->batch.micro % 2 ? 1 : c->batch.micro / 2;
+    c->batch.accum = (c->batch.accum > 0 ? c->batch.accum : 1) * (c->batch.micro / micro);
+    c->batch.micro = micro;
+    snprintf(text, bytes, "batch.micro=%lld", (long long)micro);
+    return 1;
+}
+
+static int more_recompute(struct sherd_config *c, char *text, size_t bytes)
+{
+    if (c->train.recompute == SHERD_RECOMPUTE_BLOCK)
+        return 0;
+    c->train.recompute = (enum sherd_recompute)(c->train.recompute + 1);
+    snprintf(text, bytes, "train.recompute=%s", recomputes[c->train.recompute]);
+    return 1;
+}
+
+static int higher_stage(struct sherd_config *c, char *text, size_t bytes)
+{
+    if (c->shard.stage == SHERD_STAGES - 1)
+        return 0;
+    c->shard.stage++;
+    snprintf(text, bytes, "shard.stage=%lld", (long long)c->shard.stage);
+    return 1;
+}
+
+static int split_master(struct sherd_config *c, char *text, size_t bytes)
+{
+    if (c->dtype.param != SHERD_BF16 || c->dtype.master == SHERD_MASTER_SPLIT)
+        return 0;
+    c->dtype.master = SHERD_MASTER_SPLIT;
+    snprintf(text, bytes, "dtype.master=split");
+    return 1;
+}
+
+static int short_state(struct sherd_config *c, char *text, size_t bytes)
+{
+    if (c->dtype.state == SHERD_BF16)
+        return 0;
+    c->dtype.state = SHERD_BF16;
+    snprintf(text, bytes, "dtype.state=bf16");
+    return 1;
+}
+
+static int (*const levers[])(struct sherd_config *c, char *text, size_t bytes) = { fewer_sequences,
+    more_recompute, higher_stage, split_master, short_state };
+
+/* Pulls a lever until it fits or goes no further. Its last setting is left in the next advice. */
+static int pull(struct forecast *f, struct sherd_config *c, int lever, int *fits)
+{
+    char *text = f->advice[f->n_advice];
+    int pulled = 0;
+    while (!*fits && levers[lever](c, text, sizeof(f->advice[0]))) {
+        pulled = 1;
+        int st = memory_of(&f->advised, f, c);
+        if (st != SHERD_OK)
+            return st;
+        *fits = f->advised <= f->machine.memory;
+    }
+    f->n_advice += pulled;
+    return SHERD_OK;
+}
+
+/* The first lever that suffices alone, else all of them, one after the other, until it fits. */
+static int advise(struct forecast *f, const struct sherd_config *config)
+{
+    struct sherd_config c;
+    int fits = f->rows[f->stage][f->recompute].fits, st = SHERD_OK;
+    if (fits)
+        return SHERD_OK;
+    for (int i = 0; i < COUNT_OF(levers) && !fits && st == SHERD_OK; i++) {
+        c = *config;
+        f->n_advice = 0;
+        st = pull(f, &c, i, &fits);
+    }
+    if (fits || st != SHERD_OK)
+        return st;
+    c = *config;
+    f->n_advice = 0;
+    for (int i = 0; i < COUNT_OF(levers) && !fits && st == SHERD_OK; i++)
+        st = pull(f, &c, i, &fits);
+    if (!fits)
+        f->n_advice = 0;
+    return st;
+}
+
+int forecast_fill(struct forecast *f, struct sherd_config *c)
+{
+    const struct sherd_config was = *c;
+    struct sherd_model *model;
+    f->stage = (int)c->shard.stage;
+    f->recompute = (int)c->train.recompute;
+    int st = sherd_config_model(&model, c);
+    if (st != SHERD_OK)
+        return st;
+    for (int s = 0; s < SHERD_STAGES && st == SHERD_OK; s++)
+        for (int r = 0; r < FORECAST_RECOMPUTES && st == SHERD_OK; r++) {
+            c->shard.stage = s;
+            c->train.recompute = (enum sherd_recompute)r;
+            st = fill_row(f, c, model);
+        }
+    *c = was;
+    sherd_model_destroy(model);
+    return st == SHERD_OK ? advise(f, c) : st;
+}
+
+/* ---- output ---- */
+
+static void print_verdict(const struct forecast *f)
+{
+    const struct forecast_row *own = &f->rows[f->stage][f->recompute];
+    char need[32], have[32];
+    out_bytes((double)own->memory, need);
+    out_bytes((double)f->machine.memory, have);
+    if (own->fits) {
+        printf("fits: %s of %s\n", need, have);
+        return;
+    }
+    printf("does NOT fit: %s of %s\n", need, have);
+    if (f->n_advice == 0) {
+        printf("nothing makes it fit on %d: more devices, a smaller model or shorter sequences (batch.seq)\n",
+            f->place.gpus * f->place.nodes);
+        return;
+    }
+    printf("would fit, with %s, by", out_bytes((double)f->advised, need));
+    for (int i = 0; i < f->n_advice; i++)
+        printf(" --set %s", f->advice[i]);
+    printf("\n");
+}
+
+void forecast_print(const struct forecast *f)
+{
+    const struct sherd_machine *m = &f->machine;
+    const struct sherd_forecast *own = &f->rows[f->stage][f->recompute].time;
+    int ranks = f->place.gpus * f->place.nodes;
+    char library[32];
+    printf("\non %d %s (%d node%s with %d each); memory with %s for libraries\n", ranks, m->name,
+        f->place.nodes, f->place.nodes == 1 ? "" : "s", f->place.gpus,
+        out_bytes((double)m->library_bytes, library));
+    printf("  %-7s%-11s%12s%7s%12s%12s%15s%10s\n", "stage", "recompute", "memory", "fits", "step ms",
+        "exposed ms", "tokens/s each", "TFLOP/s");
+    for (int s = 0; s < SHERD_STAGES; s++)
+        for (int r = 0; r < FORECAST_RECOMPUTES; r++) {
+            const struct forecast_row *row = &f->rows[s][r];
+            char bytes[32], tokens[32];
+            printf("%c %-7d%-11s%12s%7s%12.1f%12.1f%15s%10.1f\n",
+                s == f->stage && r == f->recompute ? '*' : ' ', s, recomputes[r],
+                out_bytes((double)row->memory, bytes), row->fits ? "yes" : "no", row->time.step * 1e3,
+                row->time.exposed * 1e3,
+                out_commas((int64_t)(row->time.tokens_per_second / ranks + 0.5), tokens),
+                row->time.flops / 1e12);
+        }
+    printf("a step as configured: %.1f ms = %.1f computing + %.1f exposed + %.1f lost to what runs beside;\n"
+           "  gathers %.1f, reductions %.1f, updates %.1f ms, hidden or not\n",
+        own->step * 1e3, own->compute * 1e3, own->exposed * 1e3, own->lost * 1e3, own->gather * 1e3,
+        own->reduce * 1e3, own->update * 1e3);
+    print_verdict(f);
+}
+
+static json_t *row_json(const struct forecast *f, int s, int r)
+{
+    const struct forecast_row *row = &f->rows[s][r];
+    const struct sherd_forecast *t = &row->time;
+    return json_pack("{s:i, s:s, s:I, s:b, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "stage", s,
+        "recompute", recomputes[r], "memory", (json_int_t)row->memory, "fits", row->fits, "step_seconds",
+        t->step, "compute", t->compute, "exposed", t->exposed, "lost", t->lost, "gather", t->gather, "reduce",
+        t->reduce, "update", t->update, "flops_per_second", t->flops, "tokens_per_second",
+        t->tokens_per_second);
+}
+
+json_t *forecast_json(const struct forecast *f)
+{
+    json_t *rows = json_array(), *advice = json_array();
+    for (int s = 0; s < SHERD_STAGES; s++)
+        for (int r = 0; r < FORECAST_RECOMPUTES; r++)
+            json_array_append_new(rows, row_json(f, s, r));
+    for (int i = 0; i < f->n_advice; i++)
+        json_array_append_new(advice, json_string(f->advice[i]));
+    return json_pack("{s:s, s:i, s:i, s:I, s:I, s:o, s:o, s:s}", "device", f->machine.name, "gpus",
+        f->place.gpus, "nodes", f->place.nodes, "memory", (json_int_t)f->machine.memory, "library_bytes",
+        (json_int_t)f->machine.library_bytes, "rows", rows, "advice", advice, "recompute",
+        recomputes[f->recompute]);
+}
