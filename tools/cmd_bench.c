@@ -15,6 +15,7 @@
 #include "tools/launch.h"
 #include "tools/out.h"
 #include "tools/rank.h"
+#include "tools/rates.h"
 
 #define NAME "bench"
 #define MOST_BYTES 0x1p50
@@ -32,11 +33,12 @@ static const enum sherd_dtype types[] = { SHERD_F32, SHERD_BF16, SHERD_F16, SHER
 static const char *const op_names[] = { "sum", "max", NULL };
 
 struct options {
-    const char *what, *device, *first_text, *last_text, *step_text;
+    const char *what, *device, *first_text, *last_text, *step_text, *save;
     int64_t ranks, factor, iters, warmup, check, expose, root;
     double timeout;
     int type, op, json;
-    int from, to; /* kinds */
+    int from, to;            /* kinds */
+    struct rates_link *link; /* where figures are kept for --save */
     uint64_t first, last, step;
 };
 
@@ -88,6 +90,12 @@ static int parse_kind(struct options *o)
 
 static int parse_sizes(struct options *o)
 {
+    if (o->save && !o->first_text && !o->last_text && !o->step_text && !o->factor) {
+        o->first_text = "64K";
+        o->factor = 8;
+    }
+    o->first_text = o->first_text ? o->first_text : "32M";
+    o->last_text = o->last_text ? o->last_text : "32M";
     int code = parse_bytes("minbytes", o->first_text, &o->first);
     if (code < 0)
         code = parse_bytes("maxbytes", o->last_text, &o->last);
@@ -102,6 +110,9 @@ static int parse_sizes(struct options *o)
 
 static int check_world(const struct options *o, int ranks)
 {
+    if (o->save && (o->from > 0 || o->to < SHERD_COLLECTIVES || !(o->factor || o->step_text)))
+        return args_mistake(
+            NAME, "--save needs all collectives at more than one size: sherd bench all --save FILE");
     int sums = o->from <= SHERD_ALL_REDUCE && o->to > SHERD_REDUCE_SCATTER && o->op == 0;
     if (o->op == SHERD_REDUCE_MAX && o->from <= SHERD_REDUCE_SCATTER && o->to > SHERD_REDUCE_SCATTER)
         return args_mistake(NAME, "reduce_scatter has sums only: leave out --op max, or measure all_reduce");
@@ -257,6 +268,8 @@ static int run_kind(const struct options *o, struct bench *b, int kind, struct t
             totals->busbw += busbw(&s, &f[i], b->ranks);
             totals->n++;
         }
+        if (o->link && kind < SHERD_BROADCAST)
+            rates_link_add(o->link, s.kind, busbw(&s, &f[1], b->ranks) * 1e9 * f[1].seconds, f[1].seconds);
         if (shows)
             print_row(o, &s, f, b->ranks);
         if (rows)
@@ -312,8 +325,22 @@ static int measure(const struct options *o, struct bench *b, const struct bench_
     return st;
 }
 
-static int run_rank(const struct options *o, const struct sherd_world *world)
+/* Every rank measures, since all are busy in training too; the first writes. */
+static int save_rates(const struct options *o, const struct bench_desc *desc, const struct sherd_world *world)
 {
+    struct sherd_machine machine = { 0 };
+    int st = rates_measure(&machine, desc->device);
+    struct sherd_device_counters counters;
+    sherd_device_read(desc->device, &counters);
+    machine.library_bytes = counters.library_bytes;
+    if (st == SHERD_OK)
+        st = sherd_comm_barrier(desc->comm);
+    return st == SHERD_OK && world->rank == 0 ? rates_save(o->save, &machine, o->link, world) : st;
+}
+
+static int run_rank(struct options *o, const struct sherd_world *world)
+{
+    struct rates_link link = { 0 };
     char name[32];
     struct bench b = { 0 };
     struct bench_desc desc = { .local_size = world->local_size,
@@ -324,6 +351,7 @@ static int run_rank(const struct options *o, const struct sherd_world *world)
         .check = (int)o->check,
         .expose = (int)o->expose,
         .root = (int)o->root };
+    o->link = o->save ? &link : NULL;
     int st = sherd_device_open(&desc.device,
         &(struct sherd_device_desc){ .name = rank_device(o->device, world->local_rank, name), .threads = 1 });
     if (st == SHERD_OK)
@@ -331,6 +359,8 @@ static int run_rank(const struct options *o, const struct sherd_world *world)
             &desc.comm, desc.device, &(struct sherd_comm_desc){ .world = *world, .timeout = o->timeout });
     if (st == SHERD_OK)
         st = measure(o, &b, &desc);
+    if (st == SHERD_OK && o->save)
+        st = save_rates(o, &desc, world);
     int code = st == SHERD_OK ? EXIT_OK : rank_failed(st, world);
     if (st != SHERD_OK && st != SHERD_EPEER && desc.comm)
         sherd_comm_abort(desc.comm, sherd_error());
@@ -376,13 +406,7 @@ static const char text[] =
 
 int cmd_bench(int argc, char **argv)
 {
-    struct options o = { .device = "cpu",
-        .first_text = "32M",
-        .last_text = "32M",
-        .iters = 20,
-        .warmup = 1,
-        .check = 1,
-        .expose = 1 };
+    struct options o = { .device = "cpu", .iters = 20, .warmup = 1, .check = 1, .expose = 1 };
     const struct arg args[] = {
         { "ranks", ARG_INT, &o.ranks, "N", "start N ranks on this host (default 1)", .min = 1, .max = 4096 },
         { "device", ARG_TEXT, &o.device, "NAME", "cpu, or cuda for one GPU a rank (default cpu)" },
@@ -407,6 +431,8 @@ int cmd_bench(int argc, char **argv)
             .min = 0, .max = 1, .letter = 'R' },
         { "timeout", ARG_REAL, &o.timeout, "SECONDS", "without progress, to fail (default 600)", .min = 0,
             .max = 1e8, .letter = 'T' },
+        { "save", ARG_TEXT, &o.save, "FILE",
+            "also measure matrix products, attention and memory, and write a\ndevice file for 'sherd plan --device'; sizes are 64K to 32M by 8" },
         { "json", ARG_FLAG, &o.json, NULL, "print one JSON value instead, at the end" },
     };
     const struct command command = { NAME, "COLLECTIVE", 1, 1,

@@ -222,7 +222,7 @@ void forecast_print(const struct forecast *f)
         for (int r = 0; r < FORECAST_RECOMPUTES; r++) {
             const struct forecast_row *row = &f->rows[s][r];
             char bytes[32], tokens[32];
-            printf("%c %-7d%-11s%12s%7s%12.1f%12.1f%15s%10.1f\n",
+            printf("%c %-7d%-11s%12s%7s%12.1f%12.1f%15s%10.4g\n",
                 s == f->stage && r == f->recompute ? '*' : ' ', s, recomputes[r],
                 out_bytes((double)row->memory, bytes), row->fits ? "yes" : "no", row->time.step * 1e3,
                 row->time.exposed * 1e3,

@@ -56,6 +56,20 @@ run 0 bench broadcast --ranks 3 -b 1K -e 1K -n 1 -r 2
 has out "    none       2"
 run 0 bench broadcast -b 1K -e 1K -n 1 -c 0
 has out "     N/A"
+# a device file, and a plan by it
+run 0 bench all --ranks 2 -b 4K -e 256K -f 8 -n 2 --save dev.json
+rows 2 12
+make_tiny
+run 0 plan tiny.yaml --gpus 2 --device ./dev.json --json
+json 'r["forecast"]["gpus"] == 2 and all(x["step_seconds"] > x["compute"] * 0.999 > 0 for x in r["forecast"]["rows"])'
+run 0 bench all -b 4K -e 32K -f 8 -n 2 --save one.json
+run 0 plan tiny.yaml --device ./one.json
+run 2 plan tiny.yaml --gpus 2 --device ./one.json
+has err "has no 'node'"
+run 2 bench all_gather --ranks 2 --save dev.json
+has err "--save needs all collectives"
+run 1 bench all -b 4K -e 8K -f 2 -n 1 --save none/dev.json
+has err "none/dev.json could not be opened"
 # more than one period of the values
 run 0 bench all --ranks 2 -b 3M -e 3M -n 1 -w 0 -d uint8
 rows 2 4

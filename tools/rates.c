@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Rates of a device by its own operations, and the file that keeps them.
+ */
+#include "tools/rates.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "tools/args.h"
+#include "tools/out.h"
+
+#define TRY(x)                                                                                               \
+    do {                                                                                                     \
+        int try_ = (x);                                                                                      \
+        if (try_ != SHERD_OK)                                                                                \
+            return try_;                                                                                     \
+    } while (0)
+
+#define LEAST_SECONDS 0.05 /* of one measurement */
+#define TINY 64            /* bytes whose copy shows what a call costs */
+
+/* How large the trials are; a GPU needs more work than a CPU to be busy. */
+struct sizes {
+    int64_t product[4]; /* m = n = k */
+    int64_t batch, seq, heads, kv_heads, head_dim;
+    int64_t elems; /* of a sum of two vectors, which no cache holds */
+    enum sherd_dtype type;
+};
+static const struct sizes cpu_sizes = { { 64, 128, 256, 512 }, 1, 128, 4, 2, 64, 4 << 20, SHERD_F32 };
+static const struct sizes gpu_sizes = { { 1024, 2048, 4096, 8192 }, 4, 2048, 32, 4, 64, 256 << 20,
+    SHERD_BF16 };
+
+struct trial {
+    struct sherd_device *device;
+    struct sherd_queue *queue;
+    const struct sizes *s;
+    void *memory; /* of the largest trial, zeroed and then filled with small values */
+    size_t bytes;
+};
+
+void rates_link_add(struct rates_link *l, enum sherd_collective kind, double bus_bytes, double seconds)
+{
+    int n = l->n[kind];
+    if (n == RATES_SIZES || !(bus_bytes > 0) || !(seconds > 0))
+        return;
+    l->bytes[kind][n] = bus_bytes;
+    l->seconds[kind][n] = seconds;
+    l->n[kind]++;
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Seconds of one call: twice as many calls until they take long enough. The first is to warm up. */
+static int clock_op(
+    struct trial *t, int (*op)(struct sherd_queue *, const void *), const void *args, double *out)
+{
+    TRY(op(t->queue, args));
+    TRY(sherd_queue_sync(t->queue));
+    for (int64_t n = 1;; n *= 2) {
+        double start = now();
+        for (int64_t i = 0; i < n; i++)
+            TRY(op(t->queue, args));
+        TRY(sherd_queue_sync(t->queue));
+        double seconds = now() - start;
+        *out = seconds / (double)n;
+        if (seconds >= LEAST_SECONDS)
+            return SHERD_OK;
+    }
+}
+
+#define OP(name)                                                                                             \
+    static int call_##name(struct sherd_queue *q, const void *args)                                          \
+    {                                                                                                        \
+        return sherd_##name(q, args);                                                                        \
+    }
+OP(copy)
+OP(add)
+OP(matmul)
+OP(attention_forward)
+OP(attention_backward)
+#undef OP
+
+static int products(struct trial *t, struct sherd_machine *m)
+{
+    size_t each = sherd_dtype_bytes(t->s->type);
+    for (int i = 0; i < COUNT_OF(t->s->product); i++) {
+        int64_t n = t->s->product[i];
+        char *at = t->memory;
+        size_t matrix = (size_t)(n * n) * each;
+        struct sherd_matmul a = { .a = at,
+            .b = at + matrix,
+            .c = at + 2 * matrix,
+            .m = n,
+            .n = n,
+            .k = n,
+            .type = t->s->type,
+            .c_type = t->s->type };
+        double seconds, flops = 2.0 * (double)n * (double)n * (double)n;
+        TRY(clock_op(t, call_matmul, &a, &seconds));
+        m->matmul[i] = (struct sherd_matmul_class){ flops, flops / seconds };
+    }
+    m->n_matmul = COUNT_OF(t->s->product);
+    return SHERD_OK;
+}
+
+static struct sherd_attention_backward attention_of(const struct sizes *s)
+{
+    return (struct sherd_attention_backward){ .batch = s->batch,
+        .seq = s->seq,
+        .heads = s->heads,
+        .kv_heads = s->kv_heads,
+        .head_dim = s->head_dim,
+        .scale = 1.0f / sqrtf((float)s->head_dim),
+        .type = s->type,
+        .any_order = 1 };
+}
+
+/* Places of what attention needs, one behind the other from `base`; returns the bytes. */
+static size_t place_attention(struct sherd_attention_forward *f, struct sherd_attention_backward *b,
+    const struct sizes *s, const char *kind, char *base)
+{
+    size_t each = sherd_dtype_bytes(s->type), rows = (size_t)(s->batch * s->seq);
+    size_t qkv = rows * (size_t)((s->heads + 2 * s->kv_heads) * s->head_dim) * each;
+    size_t out = rows * (size_t)(s->heads * s->head_dim) * each,
+           lse = rows * (size_t)s->heads * sizeof(float);
+    *b = attention_of(s);
+    *f = (struct sherd_attention_forward){ .batch = s->batch,
+        .seq = s->seq,
+        .heads = s->heads,
+        .kv_heads = s->kv_heads,
+        .head_dim = s->head_dim,
+        .scale = b->scale,
+        .type = s->type };
+    size_t forward = sherd_attention_forward_scratch(f), backward = sherd_attention_backward_scratch(b, kind);
+    size_t total = 2 * qkv + 2 * out + lse;
+    if (base) {
+        f->qkv = b->qkv = base;
+        b->dqkv = base + qkv;
+        f->out = base + 2 * qkv;
+        b->out = f->out;
+        b->dout = base + 2 * qkv + out;
+        f->lse = (float *)(void *)(base + 2 * qkv + 2 * out);
+        b->lse = f->lse;
+        f->scratch = b->scratch = base + total;
+    }
+    return total + (forward > backward ? forward : backward);
+}
+
+static int attention(struct trial *t, struct sherd_machine *m)
+{
+    struct sherd_attention_forward f;
+    struct sherd_attention_backward b;
+    double seconds;
+    place_attention(&f, &b, t->s, m->kind, t->memory);
+    double half = (double)(f.batch * f.heads * f.head_dim) * (double)f.seq * (double)(f.seq + 1);
+    TRY(clock_op(t, call_attention_forward, &f, &seconds));
+    m->attention_forward = 2 * half / seconds;
+    TRY(clock_op(t, call_attention_backward, &b, &seconds));
+    m->attention_backward = 4 * half / seconds;
+    return SHERD_OK;
+}
+
+static int memory(struct trial *t, struct sherd_machine *m)
+{
+    size_t bytes = (size_t)t->s->elems * sherd_dtype_bytes(t->s->type);
+    char *at = t->memory;
+    struct sherd_add a = {
+        .y = at, .a = at + bytes, .b = at + 2 * bytes, .n = t->s->elems, .type = t->s->type
+    };
+    struct sherd_copy c = { .dst = at, .src = at + bytes, .bytes = TINY };
+    double seconds;
+    TRY(clock_op(t, call_add, &a, &seconds));
+    m->memory_rate = 3.0 * (double)bytes / seconds;
+    TRY(clock_op(t, call_copy, &c, &seconds));
+    m->launch = seconds;
+    return SHERD_OK;
+}
+
+static size_t need(const struct sizes *s, const char *kind)
+{
+    struct sherd_attention_forward f;
+    struct sherd_attention_backward b;
+    size_t each = sherd_dtype_bytes(s->type), n = (size_t)s->product[COUNT_OF(s->product) - 1];
+    size_t most = 3 * n * n * each, vectors = 3 * (size_t)s->elems * each;
+    size_t att = place_attention(&f, &b, s, kind, NULL);
+    most = vectors > most ? vectors : most;
+    return att > most ? att : most;
+}
+
+static int run_trials(struct trial *t, struct sherd_machine *m)
+{
+    TRY(sherd_queue_create(&t->queue, t->device, SHERD_QUEUE_COMPUTE));
+    TRY(sherd_device_alloc(t->device, &t->memory, t->bytes));
+    /* 0x3c3c is 0.0115 in bf16 and 0x3c3c3c3c the same in float: products of zeros are too fast on GPUs. */
+    TRY(sherd_fill(t->queue, &(struct sherd_fill){ .dst = t->memory, .bytes = t->bytes, .byte = 0x3c }));
+    TRY(products(t, m));
+    TRY(attention(t, m));
+    return memory(t, m);
+}
+
+int rates_measure(struct sherd_machine *m, struct sherd_device *device)
+{
+    size_t total = 0, available = 0;
+    const char *name = sherd_device_name(device);
+    snprintf(m->kind, sizeof(m->kind), "%.*s", (int)strcspn(name, ":"), name);
+    TRY(sherd_device_describe(device, m->name, sizeof(m->name)));
+    TRY(sherd_device_memory(device, &total, &available));
+    struct trial t = { .device = device, .s = strcmp(m->kind, "cpu") == 0 ? &cpu_sizes : &gpu_sizes };
+    t.bytes = need(t.s, m->kind);
+    m->memory = total;
+    int st = run_trials(&t, m);
+    sherd_device_free(device, t.memory);
+    sherd_queue_destroy(t.queue);
+    return st;
+}
+
+/* ---- the file ---- */
+
+static int link_json(json_t **out, const struct rates_link *l, double beside)
+{
+    static const char *const kinds[] = { "all_gather", "reduce_scatter", "all_reduce" };
+    *out = json_object();
+    for (int k = 0; k < COUNT_OF(kinds); k++) {
+        struct sherd_link_fit fit;
+        TRY(sherd_link_fit(&fit, l->bytes[k], l->seconds[k], l->n[k]));
+        json_object_set_new(*out, kinds[k],
+            json_pack("{s:f, s:f, s:f, s:f}", "start", fit.start, "step", fit.step, "rate", fit.rate,
+                "beside", beside));
+    }
+    return SHERD_OK;
+}
+
+static int machine_json(json_t **out, const struct sherd_machine *m, const struct rates_link *link,
+    const struct sherd_world *world)
+{
+    int gpu = strcmp(m->kind, "cpu") != 0;
+    char source[160];
+    json_t *matmul = json_array(), *links = NULL;
+    for (int i = 0; i < m->n_matmul; i++)
+        json_array_append_new(
+            matmul, json_pack("{s:f, s:f}", "flops", m->matmul[i].flops, "rate", m->matmul[i].rate));
+    snprintf(source, sizeof(source),
+        "sherd bench --save, sherd %s, %d ranks, %d of them on this host; beside_update and beside are assumed",
+        sherd_version(), world->size, world->local_size);
+    *out = json_pack("{s:i, s:s, s:s, s:s, s:I, s:I, s:i, s:o, s:f, s:f, s:f, s:f, s:f}", "sherd_device", 1,
+        "name", m->name, "kind", m->kind, "source", source, "memory", (json_int_t)m->memory, "library_bytes",
+        (json_int_t)m->library_bytes, "gpus", world->local_size, "matmul", matmul, "attention_forward",
+        m->attention_forward, "attention_backward", m->attention_backward, "memory_rate", m->memory_rate,
+        "launch", m->launch, "beside_update", gpu ? 0.8 : 1.0);
+    if (!*out)
+        return sherd_fail(SHERD_ENOMEM, "the device file: out of memory");
+    if (world->size == 1)
+        return SHERD_OK;
+    int st = link_json(&links, link, gpu ? 0.1 : 1.0);
+    json_object_set_new(*out, world->size > world->local_size ? "network" : "node", links);
+    return st;
+}
+
+int rates_save(
+    const char *path, struct sherd_machine *m, const struct rates_link *link, const struct sherd_world *world)
+{
+    json_t *root = NULL;
+    int st = machine_json(&root, m, link, world);
+    FILE *file = st == SHERD_OK ? fopen(path, "w") : NULL;
+    if (file) {
+        int failed = json_dumpf(root, file, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) != 0;
+        failed |= fputc('\n', file) == EOF;
+        failed |= fclose(file) != 0;
+        if (failed)
+            st = sherd_fail(SHERD_EIO, "--save: %s could not be written: %s", path, strerror(errno));
+    } else if (st == SHERD_OK) {
+        st = sherd_fail(SHERD_EIO, "--save: %s could not be opened: %s", path, strerror(errno));
+    }
+    json_decref(root);
+    return st;
+}
