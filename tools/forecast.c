@@ -9,12 +9,11 @@
 #include <string.h>
 
 #include "tools/args.h"
-#include "tools/out.h"
 
 static const struct {
     const char *name, *text;
 } shipped[] = {
-#include "devices/devices.inc"
+#include "tools/devices.inc"
 };
 
 static const char *const recomputes[FORECAST_RECOMPUTES] = { "none", "cheap", "block" };

@@ -8,7 +8,8 @@
 #define SHERD_TOOLS_FORECAST_H
 
 #include <sherd/sherd.h>
-#include <jansson.h>
+
+#include "tools/out.h"
 
 #define FORECAST_RECOMPUTES 3
 #define FORECAST_ADVICE 8

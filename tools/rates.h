@@ -8,7 +8,6 @@
 #define SHERD_TOOLS_RATES_H
 
 #include <sherd/sherd.h>
-#include <jansson.h>
 
 #define RATES_SIZES 64
 
