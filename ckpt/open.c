@@ -244,7 +244,8 @@ int ckpt_locate(
     return SHERD_OK;
 }
 
-int ckpt_read_raw(struct sherd_ckpt *ckpt, int state, int tensor, int64_t first, int64_t n, void *out)
+/* Elements [first, first + n) of a tensor as they are stored; `state` is an index or -1 for the weight. */
+static int read_raw(struct sherd_ckpt *ckpt, int state, int tensor, int64_t first, int64_t n, void *out)
 {
     const struct manifest_tensor *t = &ckpt->manifest.tensors[tensor];
     size_t size = sherd_dtype_bytes(state < 0 ? t->type : SHERD_F32);
@@ -365,12 +366,12 @@ int sherd_ckpt_read(
         return SHERD_FAIL(SHERD_EINVAL, "%s: tensor '%s' has %lld elements; [%lld, +%lld) is outside",
             ckpt->path, t->name, (long long)t->elems, (long long)first, (long long)n);
     if (state >= 0 || t->type == SHERD_F32)
-        return ckpt_read_raw(ckpt, state, tensor, first, n, out);
+        return read_raw(ckpt, state, tensor, first, n, out);
     SHERD_TRY(ckpt_staging(ckpt));
     int64_t most = (int64_t)(CKPT_STAGING_BYTES / sherd_dtype_bytes(t->type));
     for (int64_t at = 0; at < n; at += most) {
         int64_t m = MIN(n - at, most);
-        SHERD_TRY(ckpt_read_raw(ckpt, -1, tensor, first + at, m, ckpt->staging));
+        SHERD_TRY(read_raw(ckpt, -1, tensor, first + at, m, ckpt->staging));
         st_convert(out + at, SHERD_F32, ckpt->staging, t->type, m, NULL);
     }
     return SHERD_OK;

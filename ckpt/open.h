@@ -63,8 +63,6 @@ int ckpt_check_headers(struct sherd_ckpt *ckpt, enum ckpt_kind kind);
 
 /* ckpt->staging is there. */
 int ckpt_staging(struct sherd_ckpt *ckpt);
-/* Elements [first, first + n) of a tensor as they are stored; `state` is an index or -1 for the weight. */
-int ckpt_read_raw(struct sherd_ckpt *ckpt, int state, int tensor, int64_t first, int64_t n, void *out);
 
 /* A step folder of a run. */
 struct ckpt_step {

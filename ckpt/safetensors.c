@@ -3,7 +3,7 @@
  *
  * Safetensors files: see ckpt/safetensors.h. The layout is
  *   u64 N, little-endian | N bytes of JSON | the tensors' bytes, without holes
- * Errors: EFORMAT for anything that is wrong with a file, EINVAL for wrong items given to the writer.
+ * Errors: EFORMAT for anything that is wrong with a file, EINVAL for wrong items to be written.
  */
 #include "ckpt/safetensors.h"
 
@@ -376,60 +376,4 @@ out:
     mem_free(json);
     json_decref(root);
     return st;
-}
-
-int st_writer_open(struct st_writer *w, const char *path, const struct st_item *items, int n,
-    const struct st_meta *meta, int n_meta)
-{
-    int st = SHERD_OK;
-    char *header = NULL;
-    size_t bytes;
-    *w = (struct st_writer){ .fd = -1 };
-    SHERD_TRY_OUT(st_header_text(&header, &bytes, &w->bytes, items, n, meta, n_meta));
-    w->path = mem_strdup(path);
-    if (!w->path)
-        SHERD_TRY_OUT(SHERD_ENOMEM);
-    SHERD_TRY_OUT(sum_create(&w->sum));
-    SHERD_TRY_OUT(file_open_new(&w->fd, path));
-    SHERD_TRY_OUT(st_writer_put(w, header, bytes));
-out:
-    mem_free(header);
-    if (st != SHERD_OK)
-        st_writer_abort(w);
-    return st;
-}
-
-int st_writer_put(struct st_writer *w, const void *data, size_t bytes)
-{
-    if (bytes > w->bytes - w->at)
-        return SHERD_BUG("%s: more bytes were written than its header describes", w->path);
-    SHERD_TRY(file_pwrite(w->fd, data, bytes, w->at, w->path));
-    sum_add(w->sum, data, bytes);
-    w->at += bytes;
-    return SHERD_OK;
-}
-
-int st_writer_finish(struct st_writer *w, char sum[SUM_TEXT_BYTES])
-{
-    int st = SHERD_OK;
-    if (w->at != w->bytes)
-        SHERD_TRY_OUT(SHERD_BUG("%s: %llu bytes were written, its header describes %llu", w->path,
-            (unsigned long long)w->at, (unsigned long long)w->bytes));
-    sum_text(w->sum, sum);
-    SHERD_TRY_OUT(file_sync(w->fd, w->path));
-    int fd = w->fd;
-    w->fd = -1;
-    SHERD_TRY_OUT(file_close(fd, w->path));
-out:
-    st_writer_abort(w);
-    return st;
-}
-
-void st_writer_abort(struct st_writer *w)
-{
-    if (w->fd >= 0)
-        (void)file_close(w->fd, w->path);
-    sum_destroy(w->sum);
-    mem_free(w->path);
-    *w = (struct st_writer){ .fd = -1 };
 }

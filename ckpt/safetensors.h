@@ -10,7 +10,6 @@
 #include <sherd/base.h>
 
 #include "base/mem.h"
-#include "base/sum.h"
 
 #define ST_MAX_HEADER UINT64_C(100000000) /* bytes of JSON */
 
@@ -60,26 +59,11 @@ struct st_item {
     int dims;
     const int64_t *shape;
 };
-struct st_writer {
-    char *path;
-    int fd;
-    struct sum *sum;
-    uint64_t at, bytes; /* written so far; of the whole file */
-};
 
 /* The text of the header with its length, padded to 8 bytes with spaces; mem_free it. *file_bytes is the
  * size that the whole file will have. */
 int st_header_text(char **out, size_t *bytes, uint64_t *file_bytes, const struct st_item *items, int n,
     const struct st_meta *meta, int n_meta);
-
-/* Makes a new file and writes its header; then the items' bytes in order, in pieces of any size.
- * st_writer_finish checks that they are complete, syncs and closes; `sum` gets the XXH3-128 of the file.
- * st_writer_abort closes without a word; it may follow anything, also finish. */
-int st_writer_open(struct st_writer *w, const char *path, const struct st_item *items, int n,
-    const struct st_meta *meta, int n_meta);
-int st_writer_put(struct st_writer *w, const void *data, size_t bytes);
-int st_writer_finish(struct st_writer *w, char sum[SUM_TEXT_BYTES]);
-void st_writer_abort(struct st_writer *w);
 
 /* y[n] = x[n] in another type (F32, BF16, F16), to nearest even. *overflow, if not NULL, becomes the index of
  * the first finite value that is infinite in y's type, or -1. Types may be equal. */

@@ -98,7 +98,8 @@ static size_t piece_bytes(void)
     return sizeof(struct news) + MAX(seat_bytes(), (size_t)REASON_BYTES);
 }
 
-const char *lines_name(const struct lines *l, int r, char *buf, size_t bytes)
+/* "rank 2 (hostb, pid 77)" */
+static const char *name_of(const struct lines *l, int r, char *buf, size_t bytes)
 {
     snprintf(buf, bytes, "rank %d (%s, pid %d)", r, l->places[r].host, (int)l->places[r].pid);
     return buf;
@@ -196,7 +197,7 @@ static int gone(const struct lines *l, int r, const char *what)
     char name[128];
     int error = l->lines[r].error;
     const char *waited = what ? ", " : "", *rest = what ? " waited for it" : "";
-    lines_name(l, r, name, sizeof(name));
+    name_of(l, r, name, sizeof(name));
     board_lose(l->board, r);
     if (error == 0 || error == ECONNRESET || error == EPIPE)
         return SHERD_FAIL(SHERD_EPEER, "%s has died%s%s%s", name, waited, what ? what : "", rest);
@@ -263,7 +264,7 @@ int lines_lost(struct lines *l, int r, const char *what, int error)
             nap();
     }
     SHERD_TRY(st);
-    lines_name(l, r, name, sizeof(name));
+    name_of(l, r, name, sizeof(name));
     if (closed || error == 0 || error == EPIPE || error == ECONNRESET)
         return SHERD_FAIL(SHERD_EPEER, "%s has closed its communicator, %s waited for it", name, what);
     return SHERD_FAIL(
@@ -374,7 +375,7 @@ static int dial(struct lines *l, int r, uint32_t channel, int *sock, double time
         return SHERD_FAIL(SHERD_ECOMM,
             "rank %d cannot connect to %s at %s: %s; do a firewall or a wrong interface stand between the hosts? "
             "(NCCL_SOCKET_IFNAME chooses one)",
-            l->rank, lines_name(l, r, name, sizeof(name)), net_text(&to, text), strerror(error));
+            l->rank, name_of(l, r, name, sizeof(name)), net_text(&to, text), strerror(error));
     return SHERD_OK;
 }
 
@@ -428,8 +429,8 @@ static int not_called(const struct lines *l, const int *socks, double timeout)
     for (int r = l->rank + 1; r < l->size && len + 128 < sizeof(names); r++) {
         char name[128];
         if (socks[r] < 0)
-            len += (size_t)snprintf(names + len, sizeof(names) - len, "%s%s", len ? ", " : "",
-                lines_name(l, r, name, sizeof(name)));
+            len += (size_t)snprintf(
+                names + len, sizeof(names) - len, "%s%s", len ? ", " : "", name_of(l, r, name, sizeof(name)));
     }
     return SHERD_FAIL(
         SHERD_ETIMEOUT, "rank %d waited %g s for a connection from %s", l->rank, timeout, names);

@@ -38,8 +38,6 @@ void lines_abort(struct lines *lines, const char *reason);
 /* Why rank r no longer answers in a channel; waits a moment for its line to tell. `what` waited for it. */
 int lines_lost(struct lines *lines, int r, const char *what, int error);
 
-/* "rank 2 (hostb, pid 77)" */
-const char *lines_name(const struct lines *lines, int r, char *buf, size_t bytes);
 /* The lines, to wait on beside other things: fills size - 1 entries at most, returns their number. */
 int lines_poll(struct lines *lines, struct pollfd *polls);
 

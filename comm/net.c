@@ -36,7 +36,7 @@ int net_port(const struct net_address *address)
                                                    : ((const struct sockaddr_in *)at)->sin_port);
 }
 
-void net_set_port(struct net_address *address, int port)
+static void set_port(struct net_address *address, int port)
 {
     void *at = &address->at;
     if (address->at.ss_family == AF_INET6)
@@ -65,7 +65,7 @@ int net_resolve(struct net_address *out, int *n, const char *host, int port)
             if (a->ai_family != (six ? AF_INET6 : AF_INET))
                 continue;
             take(&out[*n], a->ai_addr, a->ai_addrlen);
-            net_set_port(&out[(*n)++], port);
+            set_port(&out[(*n)++], port);
         }
     }
     freeaddrinfo(list);
@@ -231,7 +231,7 @@ int net_connect(int *sock, const struct net_address *to, const struct net_addres
         return errno;
     if (from && from->bytes > 0 && from->at.ss_family == to->at.ss_family) {
         struct net_address any = *from;
-        net_set_port(&any, 0);
+        set_port(&any, 0);
         if (bind(s, (struct sockaddr *)&any.at, any.bytes) != 0)
             error = errno;
     }
@@ -348,8 +348,8 @@ int net_listen_any(int *sock, int port)
 {
     struct net_address six = { .at.ss_family = AF_INET6, .bytes = sizeof(struct sockaddr_in6) };
     struct net_address four = { .at.ss_family = AF_INET, .bytes = sizeof(struct sockaddr_in) };
-    net_set_port(&six, port);
-    net_set_port(&four, port);
+    set_port(&six, port);
+    set_port(&four, port);
     int error = listen_at(sock, &six);
     if (error == EAFNOSUPPORT || error == EADDRNOTAVAIL) /* a host without IPv6 */
         error = listen_at(sock, &four);

@@ -27,7 +27,6 @@ const char *net_text(const struct net_address *address, char buf[NET_TEXT_BYTES]
 const char *net_host_text(const struct net_address *address, char buf[NET_TEXT_BYTES]);
 int net_is_loopback(const struct net_address *address);
 int net_port(const struct net_address *address);
-void net_set_port(struct net_address *address, int port);
 struct net_address net_here(int sock);  /* this end of a connection */
 struct net_address net_there(int sock); /* the other end */
 

@@ -82,8 +82,6 @@ struct config_source *config_source_of(const struct sherd_config *config, const 
 int config_note(struct sherd_config *config, const struct key *key, const char *where);
 /* Where the value of the key comes from, as noted; "set by the program" when it was changed since. */
 int config_where(const struct sherd_config *config, const struct key *key, const char **where);
-/* The remarks, and the keys that were asked for as "auto", each line beginning with `start`. */
-void config_remarks(const struct sherd_config *config, const char *start, struct text *out);
 /* Checks that concern several keys; replaces KEY_UNSET by what follows from other keys. */
 int config_settle(struct sherd_config *config);
 

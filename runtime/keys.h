@@ -82,8 +82,6 @@ int key_set_default(const struct key *key, struct sherd_config *config, struct a
 void key_print(const struct key *key, const struct sherd_config *config, struct text *out);
 /* The i-th word the key may be; NULL past the end, or when any value of its type will do. */
 const char *key_word(const struct key *key, int i);
-/* Appends what is allowed, "a whole number from 0 to 3". */
-void key_allowed(const struct key *key, struct text *out);
 /* Appends a text as a YAML value, in quotes where it needs them. */
 void key_quote(const char *s, struct text *out);
 

@@ -112,7 +112,9 @@ static json_t *real(double x)
     return isfinite(x) ? json_real(x) : json_null();
 }
 
-double meter_mfu(const struct meter_desc *desc, double rate)
+/* The share of the devices' best that `rate` tokens per second over all ranks are, from 0 to 1; 0 = unknown.
+ */
+static double utilization(const struct meter_desc *desc, double rate)
 {
     return desc->peak > 0 ? rate * desc->flops / (desc->peak * desc->world) : 0;
 }
@@ -149,7 +151,7 @@ static void add_sent(json_t *record, const uint64_t sent[SHERD_COLLECTIVES])
 static int record_step(
     struct meter *m, const struct sherd_step_stats *s, const uint64_t sent[SHERD_COLLECTIVES])
 {
-    double rate = s->seconds > 0 ? (double)s->tokens / s->seconds : 0, mfu = meter_mfu(&m->desc, rate);
+    double rate = s->seconds > 0 ? (double)s->tokens / s->seconds : 0, mfu = utilization(&m->desc, rate);
     double tflops = rate * m->desc.flops / m->desc.world * 1e-12;
     const struct tfevents_scalar scalars[] = { { "train/loss", s->loss }, { "train/grad_norm", s->grad_norm },
         { "train/lr", s->lr }, { "throughput/tokens_per_second", rate },
@@ -178,7 +180,7 @@ int meter_step(struct meter *m, const struct sherd_step_stats *s, const uint64_t
     double per_step = seconds / (double)m->mark_steps;
     int digits = m->desc.steps >= 1000 ? 6 : 4;
     if (m->desc.peak > 0)
-        snprintf(share, sizeof(share), " | %.1f%% MFU", 100 * meter_mfu(&m->desc, rate));
+        snprintf(share, sizeof(share), " | %.1f%% MFU", 100 * utilization(&m->desc, rate));
     if (s->skipped)
         text_add(line, "step %*lld/%lld | skipped, its gradient is not finite (%lld in all)", digits,
             (long long)s->step, (long long)m->desc.steps, (long long)s->skipped_steps);

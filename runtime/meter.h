@@ -55,8 +55,5 @@ int meter_eval(struct meter *meter, int64_t step, double loss, int64_t tokens);
 
 /* TFLOP/s of a device by the model of its hardware; 0 = unknown. */
 double meter_peak(const char *model, enum sherd_dtype type);
-/* The share of the devices' best that `rate` tokens per second over all ranks are, from 0 to 1; 0 = unknown.
- */
-double meter_mfu(const struct meter_desc *desc, double rate);
 
 #endif

@@ -46,7 +46,8 @@ static void remark(struct text *t, const char *start, const char **title, const 
     in_line(t, key);
 }
 
-void config_remarks(const struct sherd_config *config, const char *start, struct text *t)
+/* The remarks, and the keys that were asked for as "auto", each line beginning with `start`. */
+static void add_remarks(const struct sherd_config *config, const char *start, struct text *t)
 {
     static const char *const titles[] = {
         "\"auto\", chosen here:", "without influence on results here:", "to know:"
@@ -81,7 +82,7 @@ void config_remarks(const struct sherd_config *config, const char *start, struct
 int sherd_config_remarks(const struct sherd_config *config, char **out)
 {
     struct text t = { 0 };
-    config_remarks(config, "", &t);
+    add_remarks(config, "", &t);
     return text_take(&t, out);
 }
 
@@ -106,7 +107,7 @@ int sherd_config_print(const struct sherd_config *config, char **out)
     struct text t = { 0 };
     int st = SHERD_OK;
     text_add(&t, "# Effective settings, each with where it comes from.\n");
-    config_remarks(config, "# ", &t);
+    add_remarks(config, "# ", &t);
     for (int s = 0; key_section_at(s); s++) {
         text_add(&t, "%s:\n", key_section_at(s)->name);
         for (int i = 0; i < key_count(); i++) {
@@ -179,7 +180,7 @@ int sherd_config_json(const struct sherd_config *config, char **out)
         mem_free(s);
     }
     SHERD_TRY_OUT(st);
-    config_remarks(config, "", &t);
+    add_remarks(config, "", &t);
     SHERD_TRY_OUT(text_take(&t, &s));
     root = json_pack("{s:s, s:O, s:s}", "version", sherd_version(), "settings", settings, "remarks", s);
     mem_free(s);

@@ -55,7 +55,8 @@ static void allowed_range(const struct key *key, const char *what, struct text *
         key->max);
 }
 
-void key_allowed(const struct key *key, struct text *out)
+/* Appends what is allowed, "a whole number from 0 to 3". */
+static void say_allowed(const struct key *key, struct text *out)
 {
     switch (key->type) {
     case KEY_INT:
@@ -89,7 +90,7 @@ static int refuse(const struct key *key, const struct yaml_node *value)
 {
     struct text allowed = { 0 };
     char *must;
-    key_allowed(key, &allowed);
+    say_allowed(key, &allowed);
     SHERD_TRY(text_take(&allowed, &must));
     int st;
     if (value->kind != YAML_VALUE)
