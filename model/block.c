@@ -128,6 +128,13 @@ static struct memory memory_of(const struct sherd_run *run)
     return place(run->arg, &plan, run->saved, run->scratch);
 }
 
+size_t block_scratch(const struct transformer *t, const struct sherd_layer_plan *plan)
+{
+    struct sherd_layer_plan all = *plan;
+    all.recompute = SHERD_RECOMPUTE_NONE;
+    return place(t, &all, NULL, NULL).scratch_bytes;
+}
+
 static int block_sizes(const void *arg, const struct sherd_layer_plan *plan, struct sherd_layer_sizes *out)
 {
     const struct transformer *t = arg;

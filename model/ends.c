@@ -81,21 +81,20 @@ const struct sherd_layer_ops model_embed = {
 
 /* ---- head ---- */
 
-#define LOGITS_BYTES (INT64_C(64) << 20) /* of one piece, if it has more rows than MIN_ROWS */
+/* Of the logits of one piece. Each piece reads and writes the whole gradient of the head's weight, so they
+ * are as large as the work space of a block leaves room for, which is there anyhow; and never smaller or
+ * larger than this, unless MIN_ROWS rows need more. */
+#define LEAST_BYTES (INT64_C(64) << 20)
+#define MOST_BYTES (INT64_C(512) << 20)
 #define MIN_ROWS 16
 
 struct head_work {
     void *normed, *dnormed; /* [N,C] */
     float *mean, *rstd;     /* [N] */
-    void *logits;           /* [piece,V] */
     void *op;               /* of one operation at a time */
+    void *logits;           /* [piece,V] */
+    int64_t piece;          /* rows of a piece; the last may have fewer */
 };
-
-static int64_t piece_rows(const struct transformer *t, int64_t rows, enum sherd_dtype type)
-{
-    int64_t fit = LOGITS_BYTES / (t->vocab * (int64_t)sherd_dtype_bytes(type)) / MIN_ROWS * MIN_ROWS;
-    return MIN(MAX(fit, MIN_ROWS), rows);
-}
 
 static struct norm final_norm(const struct transformer *t)
 {
@@ -107,26 +106,48 @@ static struct linear head_linear(const struct transformer *t)
     return (struct linear){ t->head_w, -1, t->width, t->vocab, 1 };
 }
 
-static size_t place_work(struct head_work *work, const struct transformer *t, const struct sherd_shape *in,
-    enum sherd_dtype type, void *base)
+/* Rows of a piece, nearly equal pieces, with `room` bytes for logits. Where the batch, the model and the
+ * device are the same so is this, and with it the order of sums: it heeds neither the stage nor what is
+ * recomputed. */
+static int64_t piece_rows(int64_t rows, int64_t row_bytes, int64_t room)
+{
+    int64_t bytes = MIN(MAX(room, LEAST_BYTES), MOST_BYTES);
+    int64_t fit = MAX(bytes / row_bytes / MIN_ROWS, 1) * MIN_ROWS;
+    int64_t pieces = MAX((rows + fit - 1) / fit, 1);
+    return MIN(round_up((rows + pieces - 1) / pieces, MIN_ROWS), rows);
+}
+
+static size_t place_work(
+    struct head_work *work, const struct transformer *t, const struct sherd_layer_plan *plan, void *base)
 {
     struct cutter c = { base, 0 };
     struct norm norm = final_norm(t);
-    int64_t rows = in->batch * in->seq, piece = piece_rows(t, rows, type);
-    size_t loss = sherd_loss_scratch(&(struct sherd_loss){ .rows = piece, .vocab = t->vocab, .type = type });
-    work->normed = cut_elems(&c, rows * t->width, type);
-    work->dnormed = cut_elems(&c, rows * t->width, type);
+    int64_t rows = plan->in.batch * plan->in.seq;
+    size_t loss =
+        sherd_loss_scratch(&(struct sherd_loss){ .rows = rows, .vocab = t->vocab, .type = plan->type });
+    work->normed = cut_elems(&c, rows * t->width, plan->type);
+    work->dnormed = cut_elems(&c, rows * t->width, plan->type);
     work->mean = cut_elems(&c, rows, SHERD_F32);
     work->rstd = cut_elems(&c, rows, SHERD_F32);
-    work->logits = cut_elems(&c, piece * t->vocab, type);
-    work->op = cut(&c, MAX(loss, norm_scratch(&norm, rows, type)));
+    work->op = cut(&c, MAX(loss, norm_scratch(&norm, rows, plan->type)));
+    work->piece = piece_rows(rows, t->vocab * (int64_t)sherd_dtype_bytes(plan->type),
+        (int64_t)block_scratch(t, plan) - (int64_t)c.used);
+    work->logits = cut_elems(&c, work->piece * t->vocab, plan->type);
     return c.used;
+}
+
+static struct head_work work_of(const struct sherd_run *run)
+{
+    struct head_work work;
+    struct sherd_layer_plan plan = run_plan(run);
+    place_work(&work, run->arg, &plan, run->scratch);
+    return work;
 }
 
 static int head_sizes(const void *arg, const struct sherd_layer_plan *plan, struct sherd_layer_sizes *out)
 {
     struct head_work work;
-    *out = (struct sherd_layer_sizes){ .scratch_bytes = place_work(&work, arg, &plan->in, plan->type, NULL) };
+    *out = (struct sherd_layer_sizes){ .scratch_bytes = place_work(&work, arg, plan, NULL) };
     return SHERD_OK;
 }
 
@@ -165,7 +186,7 @@ static int head_pass(const struct sherd_run *run, const struct head_work *work)
     const struct transformer *t = run->arg;
     struct norm norm = final_norm(t);
     SHERD_TRY(norm_forward(run, &norm, work->normed, work->mean, work->rstd, run->x));
-    int64_t rows = run_rows(run), step = piece_rows(t, rows, run->type);
+    int64_t rows = run_rows(run), step = work->piece;
     int64_t row_bytes = t->width * (int64_t)sherd_dtype_bytes(run->type);
     struct sherd_run piece = *run;
     for (int64_t first = 0; first < rows; first += step) {
@@ -180,8 +201,7 @@ static int head_forward(struct sherd_run *run)
 {
     if (run_is_empty(run) || run->mode == SHERD_TRAIN)
         return SHERD_OK;
-    struct head_work work;
-    place_work(&work, run->arg, &run->in, run->type, run->scratch);
+    struct head_work work = work_of(run);
     return head_pass(run, &work);
 }
 
@@ -190,8 +210,7 @@ static int head_backward(struct sherd_run *run)
     if (run_is_empty(run))
         return SHERD_OK;
     struct norm norm = final_norm(run->arg);
-    struct head_work work;
-    place_work(&work, run->arg, &run->in, run->type, run->scratch);
+    struct head_work work = work_of(run);
     SHERD_TRY(head_pass(run, &work));
     /* Where nothing before needs dx it still has to be written somewhere; normed is free by now. */
     return norm_backward(run, &norm, run->dx ? run->dx : work.normed, work.dnormed, run->x, work.mean,

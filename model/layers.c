@@ -7,7 +7,17 @@
 
 #include <math.h>
 
+#include "device/ops.h"
+
 #define CUT_ALIGN 256
+
+struct sherd_layer_plan run_plan(const struct sherd_run *run)
+{
+    return (struct sherd_layer_plan){ .in = run->in,
+        .type = run->type,
+        .recompute = run->recompute,
+        .device = sherd_queue_device(run->queue)->ops->kind };
+}
 
 void *cut(struct cutter *c, size_t bytes)
 {

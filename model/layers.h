@@ -71,12 +71,8 @@ int take_fresh(const struct sherd_run *run, int index);
 /* Fills dw[index] with zero where it holds nothing yet, for operations that can only add. */
 int settle_fresh(const struct sherd_run *run, int index, int64_t elems);
 
-/* What sizes() was told, at the size of this run. The device matters only to the scratch of operations, which
- * is cut last. */
-static inline struct sherd_layer_plan run_plan(const struct sherd_run *run)
-{
-    return (struct sherd_layer_plan){ .in = run->in, .type = run->type, .recompute = run->recompute };
-}
+/* What sizes() was told, at the size of this run. */
+struct sherd_layer_plan run_plan(const struct sherd_run *run);
 
 /* Cuts a region into pieces at multiples of 256 bytes. With base NULL it only adds up, so that sizes() and
  * the run itself share one description of the memory. */
@@ -117,6 +113,9 @@ int attend_forward(const struct sherd_run *run, const struct transformer *t, voi
 int attend_backward(const struct sherd_run *run, const struct transformer *t, void *dqkv, const void *dout,
     const void *out, const void *qkv, const float *lse, void *scratch);
 size_t attend_scratch(const struct transformer *t, const struct sherd_layer_plan *plan);
+
+/* Work space of a block that keeps all it can: no plan has less, whatever is recomputed. */
+size_t block_scratch(const struct transformer *t, const struct sherd_layer_plan *plan);
 
 /* The first layer (tokens to width), the block, and the last layer (final norm, head, loss); arg is a struct
  * transformer. */

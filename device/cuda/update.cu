@@ -2,8 +2,8 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * What an optimizer needs: one pass over parameters and states, square sums in a fixed order, the clip
- * factor. Compiled without contraction (meson.build): how a compiler fuses a product and a sum differs from one
- * width to another, and an element's bits must not depend on where its slice begins.
+ * factor. Compiled without contraction (meson.build): how a compiler fuses a product and a sum differs from
+ * one width to another, and an element's bits must not depend on where its slice begins.
  */
 #include <math.h>
 

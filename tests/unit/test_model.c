@@ -258,6 +258,49 @@ static void long_sequences(void **state)
     sherd_model_destroy(model);
 }
 
+static size_t work_space(const struct sherd_layer *layer, enum sherd_recompute recompute, const char *device)
+{
+    struct sherd_layer_plan plan = {
+        .in = { 8, 2048, 2048 }, .type = SHERD_BF16, .recompute = recompute, .device = device
+    };
+    struct sherd_layer_sizes sizes;
+    ASSERT_OK(layer->ops->sizes(layer->arg, &plan, &sizes));
+    return sizes.scratch_bytes;
+}
+
+/* The head's pieces fill what a block leaves, on every device, and have the same rows whatever is recomputed.
+ */
+static void the_head_needs_no_more_than_a_block(void **state)
+{
+    (void)state;
+    static const char *const families[] = { "llama", "qwen3" }, *const devices[] = { "cpu", "cuda" };
+    const size_t row = 32000 * 2;
+    for (int i = 0; i < 8; i++) {
+        struct sherd_model *model = NULL;
+        const char *device = devices[i >> 1 & 1];
+        ASSERT_OK(sherd_model_build(&model, &(struct sherd_model_config){ .family = families[i & 1],
+                                                .vocab = 32000,
+                                                .width = 2048,
+                                                .layers = 2,
+                                                .heads = 16,
+                                                .mlp_width = 5632,
+                                                .context = 2048,
+                                                .any_order = i >> 2 }));
+        const struct sherd_layer *block = &sherd_model_spec_of(model)->layers[1], *head = block + 2;
+        size_t most = work_space(block, SHERD_RECOMPUTE_NONE, device);
+        size_t own = work_space(head, SHERD_RECOMPUTE_NONE, device), normed = 2 * 16384 * 2048 * 2;
+        assert_true(own <= most);
+        /* at least half of the room, whose pieces are nearly equal, up to 512 MiB */
+        assert_true(own - normed > MIN(most - normed, (size_t)512 << 20) / 2);
+        assert_true(own - normed < ((size_t)512 << 20) + 16 * row);
+        for (int r = SHERD_RECOMPUTE_NONE; r <= SHERD_RECOMPUTE_BLOCK; r++) {
+            assert_int_equal(work_space(head, (enum sherd_recompute)r, device), own);
+            assert_true(work_space(block, (enum sherd_recompute)r, device) >= most);
+        }
+        sherd_model_destroy(model);
+    }
+}
+
 static void no_memory(void **state)
 {
     (void)state;
@@ -477,6 +520,7 @@ int main(void)
         cmocka_unit_test(export_config),
         cmocka_unit_test(bad_configs),
         cmocka_unit_test(long_sequences),
+        cmocka_unit_test(the_head_needs_no_more_than_a_block),
         cmocka_unit_test(no_memory),
         cmocka_unit_test(bad_specs),
         cmocka_unit_test(copy_is_deep),
