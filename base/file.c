@@ -23,6 +23,27 @@
 #include "base/status.h"
 
 #define FIRST_READ_BYTES 4096 /* for files that do not know their size, as pipes */
+#define SYNC_BYTES ((off_t)64 << 20)
+
+static _Thread_local struct file_watch watched;
+
+struct file_watch file_watch(struct file_watch watch)
+{
+    struct file_watch before = watched;
+    watched = watch;
+    return before;
+}
+
+struct file_watch file_watched(void)
+{
+    return watched;
+}
+
+static void got_on(void)
+{
+    if (watched.fn)
+        watched.fn(watched.ctx);
+}
 
 static _Atomic(file_hook_fn) hook;
 
@@ -34,6 +55,7 @@ void file_hook(file_hook_fn fn)
 int file_may(const char *call, const char *path, size_t *bytes)
 {
     size_t any = 0;
+    got_on();
     file_hook_fn fn = atomic_load_explicit(&hook, memory_order_acquire);
     int err = fn ? fn(call, path, bytes ? bytes : &any) : 0;
     if (err)
@@ -154,7 +176,10 @@ int file_pread(int fd, void *buf, size_t bytes, uint64_t offset, const char *pat
 {
     size_t done = 0;
     while (done < bytes) {
-        ssize_t n = pread(fd, (char *)buf + done, bytes - done, (off_t)(offset + done));
+        size_t part = bytes - done;
+        ssize_t n = -1;
+        if (file_may("read", path, &part))
+            n = pread(fd, (char *)buf + done, part, (off_t)(offset + done));
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
@@ -188,10 +213,28 @@ int file_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset, const ch
     return SHERD_OK;
 }
 
+/* One call for a large file would stand still as long as the disk takes for all of it. A failure is told here
+ * or not at all: the system tells it once. */
+static int sync_pieces(int fd)
+{
+    const unsigned whole = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    struct stat info;
+    if (fstat(fd, &info) != 0 || info.st_size <= SYNC_BYTES)
+        return 0;
+    for (off_t at = 0; at < info.st_size; at += SYNC_BYTES) {
+        (void)sync_file_range(
+            fd, at + SYNC_BYTES, SYNC_BYTES, SYNC_FILE_RANGE_WRITE); /* the next one begins */
+        if (sync_file_range(fd, at, SYNC_BYTES, whole) != 0 && (errno == EIO || errno == ENOSPC))
+            return -1;
+        got_on();
+    }
+    return 0;
+}
+
 int file_sync(int fd, const char *path)
 {
     int r = -1;
-    if (file_may("sync", path, NULL))
+    if (file_may("sync", path, NULL) && sync_pieces(fd) == 0)
         do
             r = fsync(fd);
         while (r != 0 && errno == EINTR);

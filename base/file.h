@@ -34,7 +34,7 @@ int file_cut(int fd, uint64_t bytes, const char *path); /* to this size */
 /* Exactly `bytes` bytes at offset, retrying short transfers; reading past the end is EFORMAT "ends early". */
 int file_pread(int fd, void *buf, size_t bytes, uint64_t offset, const char *path);
 int file_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset, const char *path);
-int file_sync(int fd, const char *path);
+int file_sync(int fd, const char *path); /* piece by piece, see file_watch */
 /* Closes and reports errors that close brings; fd -1 is fine. */
 int file_close(int fd, const char *path);
 
@@ -62,9 +62,20 @@ int file_free_space(uint64_t *out, const char *path);
  * where the file system has no locks. */
 int file_lock(int *fd, const char *path);
 
+/* Whoever wants to know that this thread gets on with files: told before every call that changes a file
+ * system, and with every piece that was read or synced, so that long work is told from work that hangs.
+ * Returns who was told before, to be put back; fn NULL = nobody. */
+struct file_watch {
+    void (*fn)(void *ctx);
+    void *ctx;
+};
+struct file_watch file_watch(struct file_watch watch);
+struct file_watch file_watched(void);
+
 /* The door for tests: asked before every call that changes a file system, by a word for the call ("create",
- * "write", "sync", "rename", ...) and the path. Returns 0, or the errno with which the call is to fail
- * instead; a write may be given fewer *bytes, and is then short. NULL takes it away. */
+ * "write", "sync", "rename", ...), and before a "read" at an offset, with the path. Returns 0, or the errno
+ * with which the call is to fail instead; a write or read may be given fewer *bytes, and is then short. NULL
+ * takes it away. */
 typedef int (*file_hook_fn)(const char *call, const char *path, size_t *bytes);
 void file_hook(file_hook_fn fn);
 /* 1 if the call may go on; else 0, with errno set. */

@@ -138,6 +138,7 @@ static void *serve(void *arg)
         if (!op)
             break;
         pthread_mutex_unlock(&q->lock);
+        file_watch(op->watch);
         keep_result(op, file_pwrite(op->fd, op->data, op->bytes, op->offset, op->path));
         pthread_mutex_lock(&q->lock);
         append(&q->ready, op);
@@ -215,6 +216,7 @@ void write_queue_put(struct write_queue *q, struct write_op *op)
 {
     op->done = 0;
     op->status = SHERD_OK;
+    op->watch = file_watched();
     q->pending++;
 #ifdef SHERD_URING
     if (q->uring) {

@@ -7,7 +7,7 @@
 #ifndef SHERD_BASE_WRITE_H
 #define SHERD_BASE_WRITE_H
 
-#include <sherd/base.h>
+#include "base/file.h"
 
 struct write_queue;
 
@@ -23,6 +23,7 @@ struct write_op {
     size_t done;
     int status;
     char text[512];
+    struct file_watch watch; /* of who put it in */
     struct write_op *next;
 };
 

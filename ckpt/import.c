@@ -91,9 +91,11 @@ int ckpt_import(struct ckpt_job *job, const char *dir)
     struct import m = { .job = job };
     char bytes[32], took[32];
     double start = clock_seconds();
+    struct file_watch before = comm_beat_with_files(job->comm);
     int st = comm_agree(job->comm, match(&m, dir));
     if (st == SHERD_OK)
         st = comm_agree(job->comm, read_views(&m));
+    file_watch(before);
     if (st == SHERD_OK) {
         job->bytes_read = m.model->bytes_read;
         if (sherd_comm_rank(job->comm) == 0)

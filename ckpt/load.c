@@ -400,7 +400,9 @@ int ckpt_load(struct ckpt_job *job, const char *path)
     struct load l = { .job = job, .path = path, .rank = sherd_comm_rank(job->comm) };
     char bytes[32], took[32];
     double start = clock_seconds();
+    struct file_watch before = comm_beat_with_files(job->comm);
     int st = load(&l);
+    file_watch(before);
     if (st == SHERD_OK) {
         job->meta = l.ckpt->manifest.meta;
         job->meta.optimizer = job->meta.export_json = job->meta.extra = NULL;

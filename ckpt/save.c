@@ -197,7 +197,9 @@ static int end(struct ckpt_saver *saver, int st)
     struct save *s = &saver->save;
     char bytes[32], took[32], how[64];
     if (st != SHERD_OK && s->rank == 0) {
+        struct file_watch before = comm_beat_with_files(saver->comm);
         save_clean_up(s, st);
+        file_watch(before);
     } else if (s->rank == 0) {
         if (!saver->told) {
             stream_how(saver->stream, how);
@@ -306,7 +308,9 @@ int ckpt_saver_start(struct ckpt_saver *saver, const struct ckpt_job *job, const
         s->keep = *keep;
         s->rotates = 1;
     }
+    struct file_watch before = comm_beat_with_files(saver->comm);
     int st = prepare(s, saver->comm, job, dir);
+    file_watch(before);
     if (st != SHERD_OK)
         return end(saver, st);
     saver->phase = WRITING;

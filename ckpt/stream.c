@@ -32,7 +32,7 @@ struct slab {
 
 struct stream {
     struct sherd_device *dev;
-    struct sherd_comm *comm;   /* told of every write, may be NULL */
+    struct sherd_comm *comm;   /* told of every call, may be NULL */
     struct sherd_queue *queue; /* carries the copies */
     struct sherd_event *taken;
     struct write_queue *writes;
@@ -253,6 +253,8 @@ static void *serve(void *arg)
     struct stream *s = arg;
     pthread_mutex_lock(&s->lock);
     for (;;) {
+        if (s->comm)
+            comm_beat_with_files(s->comm);
         if (work(s))
             continue;
         if (s->stop)
@@ -342,7 +344,9 @@ void stream_destroy(struct stream *s)
 
 void stream_tell(struct stream *s, struct sherd_comm *comm)
 {
+    pthread_mutex_lock(&s->lock);
     s->comm = comm;
+    pthread_mutex_unlock(&s->lock);
 }
 
 uint64_t stream_memory(const struct stream *s)

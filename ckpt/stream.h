@@ -29,7 +29,8 @@ struct stream_file {
 /* Room for `bytes` of data, at least a few slabs. */
 int stream_create(struct stream **out, struct sherd_device *dev, uint64_t bytes, enum write_kind kind);
 void stream_destroy(struct stream *stream); /* waits for what is under way; NULL is fine */
-/* Other ranks may wait for as long as writes go on: from now on every one is told on the board of comm. */
+/* Other ranks may wait for as long as files are worked on: from now on every call is told on the board of
+ * comm. */
 void stream_tell(struct stream *stream, struct sherd_comm *comm);
 uint64_t stream_memory(const struct stream *stream);
 

@@ -14,6 +14,7 @@
 
 #include <sherd/comm.h>
 
+#include "base/file.h"
 #include "comm/board.h"
 
 #define COMM_ID_BYTES 128
@@ -96,6 +97,9 @@ int comm_at(struct sherd_comm *, const struct board_place *place);
 void comm_at_as(struct sherd_comm *, const struct sherd_comm *other);
 /* In long work between two places: still at it, whoever waits may go on waiting. */
 void comm_beat(struct sherd_comm *);
+/* From now on what this thread does with files counts as that; returns what is to be put back with file_watch
+ * before comm is closed. */
+struct file_watch comm_beat_with_files(struct sherd_comm *);
 /* NULL for a world of one. */
 struct board *comm_board(struct sherd_comm *);
 /* From now on every collective is compared over all ranks (kind, count, type, place) before it is submitted;

@@ -38,6 +38,16 @@ void comm_beat(struct sherd_comm *comm)
         board_beat(board, comm->world.rank);
 }
 
+static void beat(void *comm)
+{
+    comm_beat(comm);
+}
+
+struct file_watch comm_beat_with_files(struct sherd_comm *comm)
+{
+    return file_watch((struct file_watch){ beat, comm });
+}
+
 void comm_compare(struct sherd_comm *comm, int on)
 {
     comm->compare = on && comm->world.size > 1;

@@ -82,7 +82,9 @@ int saving_init(
     s->keep = (struct ckpt_keep){ config->save.keep, config->save.keep_every, config->save.keep_best };
     if (config->save.async)
         buffer = config->save.buffer ? (uint64_t)config->save.buffer << 20 : UINT64_MAX;
+    struct file_watch before = comm_beat_with_files(engine->comm);
     int st = sherd_comm_rank(engine->comm) == 0 ? ckpt_tidy(config->run.dir) : SHERD_OK;
+    file_watch(before);
     SHERD_TRY(comm_agree(engine->comm, st));
     SHERD_TRY(engine_save_prepare(engine, buffer, &memory, &each));
     if (sherd_comm_rank(engine->comm) == 0 && config->save.what == SHERD_SAVE_NOTHING)

@@ -376,6 +376,7 @@ int sherd_engine_import(struct sherd_engine *e, const char *dir, uint64_t *bytes
     struct shard_view *views = NULL;
     int n = 0, st = make_views(e, &views, &n);
     struct ckpt_job job = make_job(e, views, n);
+    SHERD_KEEP(st, watch_part(e, WATCH_OTHER, "import"));
     st = comm_agree(e->comm, st);
     if (st == SHERD_OK)
         st = ckpt_import(&job, dir);

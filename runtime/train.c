@@ -165,7 +165,9 @@ static int find_checkpoint(struct run *r, char found[PATH_BYTES])
     int st = SHERD_OK;
     memset(found, 0, PATH_BYTES);
     if (r->rank == 0) {
+        struct file_watch before = comm_beat_with_files(r->engine->comm);
         st = sherd_ckpt_find(&path, r->config.run.dir);
+        file_watch(before);
         if (st == SHERD_OK && strlen(path) >= PATH_BYTES)
             st = SHERD_FAIL(SHERD_EINVAL, "%s: the path is too long", path);
         if (st == SHERD_OK && r->config.run.resume == SHERD_RESUME_NEVER)

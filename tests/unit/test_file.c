@@ -284,6 +284,41 @@ static void removes_trees_but_not_through_links(void **state)
     ASSERT_OK(file_remove_tree(at("nowhere")));
 }
 
+static int beats;
+
+static void count_beat(void *ctx)
+{
+    *(int *)ctx += 1;
+}
+
+/* A large file (of holes) is synced in pieces; other threads and calls after it are not told. */
+static void tells_that_it_gets_on(void **state)
+{
+    (void)state;
+    char text[100] = "";
+    const char *path = at("large");
+    int fd;
+    ASSERT_OK(file_open_new(&fd, path));
+    struct file_watch before = file_watch((struct file_watch){ count_beat, &beats });
+    assert_null(before.fn);
+    assert_true(file_watched().fn == count_beat);
+    ASSERT_OK(file_pwrite(fd, text, sizeof(text), 0, path));
+    assert_int_equal(beats, 1);
+    ASSERT_OK(file_sync(fd, path));
+    assert_int_equal(beats, 2);
+    ASSERT_OK(file_cut(fd, (uint64_t)200 << 20, path));
+    beats = 0;
+    ASSERT_OK(file_sync(fd, path));
+    assert_int_equal(beats, 1 + 4);
+    ASSERT_OK(file_pread(fd, text, sizeof(text), 0, path));
+    assert_int_equal(beats, 6);
+    file_watch(before);
+    ASSERT_OK(file_sync(fd, path));
+    assert_int_equal(beats, 6);
+    ASSERT_OK(file_close(fd, path));
+    ASSERT_OK(file_remove_tree(path));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -297,6 +332,7 @@ int main(void)
         cmocka_unit_test(makes_folders),
         cmocka_unit_test(lists_sorted_by_byte),
         cmocka_unit_test(removes_trees_but_not_through_links),
+        cmocka_unit_test(tells_that_it_gets_on),
     };
     return cmocka_run_group_tests(tests, enter, leave);
 }
