@@ -2,145 +2,115 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The sherd authors
 #
-# sherd beside PyTorch's FSDP2 on the GPUs of this host, in one go: configs/llama-1b.yaml (1.1 billion parameters, stage
-# 3, bf16) with 2048 tokens x 8 and x 2 a GPU, random tokens, AdamW, clipping. The peer is bench/fsdp2.py; of its two
-# attention kernels the faster one is taken. Ends with one table.
+# sherd beside PyTorch's FSDP2 on the GPUs of this host, in one go: stage 3, bf16, random tokens, AdamW, clipping. The peer
+# is bench/fsdp2.py; of its attention kernels the faster one is taken. A work is SHAPE:SEQUENCES, the sequences of a
+# GPU: 1b is configs/llama-1b.yaml with 2048 tokens each, 8b configs/llama-8b.yaml with 4096. Settings for sherd alone may
+# follow (1b:8:train.recompute=none,shard.prefetch=2); the peer runs once for all works that differ only in them.
+# Ends with one table, and, for the first work, the seconds from the start of the command to the end of its first
+# step: cold (nothing kept from an earlier run: XDG_CACHE_HOME, TORCHINDUCTOR_CACHE_DIR are new folders) and warm.
 #
 #   bench/compare_fsdp2.sh [SHERD] [GPUS]       defaults: build/tools/sherd 2
-#   TRIAL=1 bench/compare_fsdp2.sh SHERD 2      a small shape on the CPU, to try the script: its figures mean nothing
+#   TRIAL=1 bench/compare_fsdp2.sh SHERD 2      small shapes on the CPU, to try the script: its figures mean nothing
 #
-# PYTHON names the interpreter that has torch; BATCHES (default "8 2") the sequences of a GPU; STEPS the steps timed
-# after 5 to warm up (default 20); SET more settings for sherd ("--set shard.prefetch=2"); SCRATCH a folder with room
-# for a checkpoint (14 GB; default /dev/shm if it has that). Output of all programs is kept in the folder LOGS if that is set.
-#
-# Time: sherd's is the median of step_seconds in metrics.jsonl after the first 5 steps, the peer's that of its clock.
-# Memory, in GiB of the fullest GPU:
-#   "GPU"  what the driver says is in use at most, less what was in use before: weights, activations, and also the CUDA
-#          context, NCCL and libraries. sherd: nvidia-smi five times a second; the peer: asked at the end, when its
-#          allocator holds its most. The peer's allocator keeps what it may need again: "reserved" is part of this.
-#   "own"  what the program itself accounts for: "memory of one rank" in sherd's log; the peer's peak of allocated
-#          bytes.
+# WORKS      default "1b:8 1b:2 8b:2"
+# STEPS      steps timed after 5 to warm up (default 20; 8b: STEPS_8B, default 12)
+# ATTENTION  kernels of the peer (default "cudnn flash"; 8b: cudnn)
+# REDUCE     bf16: each work once more with gradients reduced in bf16, on both sides; the peer with its first kernel
+# SET        more settings of sherd for all works ("--set shard.prefetch=2")
+# FIRST      0: no first steps
+# PYTHON names the interpreter that has torch, SCRATCH a folder for token files; the output of all programs is kept in
+# the folder LOGS if that is set. What the columns mean: bench/beside.py; "own" of the peer is its peak of allocated
+# bytes. Its allocator keeps what it may need again: "reserved" is part of its "GPU", asked when that holds its most.
 set -eu
 cd "$(dirname "$0")/.."
 sherd=$(realpath "${1:-build/tools/sherd}")
 gpus=${2:-2}
-python=${PYTHON:-python3}
-batches=${BATCHES:-8 2}
-steps=${STEPS:-20}
+works=${WORKS:-1b:8 1b:2 8b:2}
 warmup=5
-trial=${TRIAL:-}
-seq=2048 vocab=32000
-shape=()
-if [ -n "$trial" ]; then
-    seq=64 vocab=512
-    for s in run.device=cpu model.vocab=512 model.width=64 model.layers=2 model.heads=4 model.kv_heads=2 \
-        model.mlp_width=160 model.context=64; do
-        shape+=(--set "$s")
-    done
-else
-    command -v nvidia-smi >/dev/null || { echo "no nvidia-smi here"; exit 77; }
-    [ "$(nvidia-smi -L | grep -c '^GPU')" -ge "$gpus" ] || { echo "fewer than $gpus GPUs here"; exit 77; }
-fi
+# shellcheck source=bench/common.sh
+. bench/common.sh
+start "$gpus"
+export XDG_CACHE_HOME=$work/cache TORCHINDUCTOR_CACHE_DIR=$work/inductor TRITON_CACHE_DIR=$work/triton
+reduces="f32 ${REDUCE:-}"
+case ${REDUCE:-} in "" | bf16) ;; *) echo "REDUCE is bf16 or nothing"; exit 2 ;; esac
 
-room() { df -Pk "$1" 2>/dev/null | awk 'NR == 2 { print int($4 / 1048576) }'; }
-if [ -z "${SCRATCH:-}" ]; then
-    SCRATCH=${TMPDIR:-/tmp}
-    [ "$(room /dev/shm || echo 0)" -lt 20 ] || SCRATCH=/dev/shm
-fi
-work=$(mktemp -d "$SCRATCH/sherd-compare-XXXXXX")
-watcher=
-trap '[ -z "$watcher" ] || kill "$watcher" 2>/dev/null || true; rm -rf "$work"' EXIT
-out=${LOGS:-$work}
-mkdir -p "$out"
-
-used=(nvidia-smi --query-gpu=memory.used "--format=csv,noheader,nounits") # MiB, a line for each GPU
-
-run_sherd() { # BATCH
-    local batch=$1 global=$(($1 * gpus)) run=$work/run st=0
-    "$python" - "$work/tokens.bin" $(((steps + warmup) * global * seq + 1)) "$vocab" <<'PY'
-import sys, numpy
-path, count, vocab = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-numpy.random.default_rng(1).integers(0, vocab, count, dtype=numpy.uint16).tofile(path)
-PY
-    if [ -z "$trial" ]; then
-        stdbuf -oL "${used[@]}" -lms 200 >"$out/used-$batch.txt" &
-        watcher=$!
+shape_of() { # SHAPE: sets seq, vocab, steps, kernels and the settings of a trial
+    case $1 in
+    1b) seq=2048 vocab=32000 steps=${STEPS:-20} kernels=${ATTENTION:-cudnn flash} ;;
+    8b) seq=4096 vocab=128256 steps=${STEPS_8B:-12} kernels=${ATTENTION:-cudnn} ;;
+    *) echo "WORKS: no shape '$1': there are 1b and 8b"; exit 2 ;;
+    esac
+    small=()
+    if [ -n "$trial" ]; then
+        seq=64 vocab=512
+        for s in run.device=cpu model.vocab=512 model.width=64 model.layers=2 model.heads=4 model.kv_heads=2 \
+            model.mlp_width=160 model.context=64; do
+            small+=(--set "$s")
+        done
     fi
-    # shellcheck disable=SC2086
-    "$sherd" train configs/llama-1b.yaml --ranks "$gpus" "${shape[@]}" --set run.dir="$run" \
-        --set batch.global="$global" --set batch.micro="$batch" --set batch.seq="$seq" \
-        --set train.steps=$((steps + warmup)) --set schedule.warmup=2 --set "data.train=[$work/tokens.bin]" \
-        --set "data.val=[]" --set train.eval_every=0 --set save.every=0 --set log.every=5 ${SET:-} \
-        >"$out/sherd-$batch.log" 2>&1 || st=$?
-    if [ -n "$watcher" ]; then
-        kill "$watcher" 2>/dev/null || true
-        wait "$watcher" 2>/dev/null || true
-        watcher=
-    fi
-    [ $st -eq 0 ] || { echo "sherd, batch $batch, ended with status $st:"; tail -20 "$out/sherd-$batch.log"; exit 1; }
-    cp "$run/metrics.jsonl" "$out/metrics-$batch.jsonl"
-    rm -rf "$run"
 }
 
-[ -n "$trial" ] || "${used[@]}" >"$out/idle.txt"
-for batch in $batches; do
-    echo "sherd, batch $batch"
-    run_sherd "$batch"
+run_sherd() { # NAME WORK STEPS [SETTING...]
+    local name=$1 shape batch settings s more=() st=0
+    IFS=: read -r shape batch settings <<<"$2"
+    shape_of "$shape"
+    local count=$3
+    shift 3
+    for s in ${settings//,/ }; do
+        more+=(--set "$s")
+    done
+    echo "sherd, $name"
+    random_tokens "$work/tokens.bin" $((count * batch * gpus * seq + 1)) "$vocab"
+    # shellcheck disable=SC2086
+    sherd_train "$name" "configs/llama-$shape.yaml" "$gpus" "$count" "$batch" "$seq" "$work/tokens.bin" \
+        "${small[@]}" "$@" ${SET:-} "${more[@]}" || st=$?
+    [ $st -eq 0 ] || { tell "$name" "sherd, $name,"; failed=1; }
+}
+
+run_peer() { # NAME SHAPE OPTION...
+    local name=$1 shape=$2 st=0
+    shift 2
+    echo "FSDP2, $name"
+    watched "$name" '"first step"' "$python" -m torch.distributed.run --nproc-per-node "$gpus" bench/fsdp2.py \
+        --shape "$shape" "$@" ${trial:+--trial} || st=$?
+    [ $st -eq 0 ] || { tell "$name" "bench/fsdp2.py, $name,"; failed=1; }
+}
+
+failed=0 shapes=
+for w in $works; do
+    IFS=: read -r shape batch _ <<<"$w"
+    shape_of "$shape"
+    case $batch in "" | *[!0-9]*) echo "WORKS: $w has no number of sequences"; exit 2 ;; esac
+    case " $shapes " in *" $shape "*) ;; *) shapes="$shapes $shape" ;; esac
 done
-echo "FSDP2"
-# shellcheck disable=SC2086
-"$python" -m torch.distributed.run --nproc-per-node "$gpus" bench/fsdp2.py --batch $batches --steps "$steps" \
-    --warmup "$warmup" ${trial:+--trial} >"$out/fsdp2.jsonl" 2>"$out/fsdp2.log" ||
-    { echo "bench/fsdp2.py failed:"; tail -30 "$out/fsdp2.log"; exit 1; }
+first=${works%% *}
+IFS=: read -r shape batch _ <<<"$first"
+shape_of "$shape"
+timed=
+if [ "${FIRST:-1}" != 0 ]; then
+    timed=--first
+    "$python" -c 'import torch._inductor' # so that neither side waits for its files to be read from the disk
+    run_sherd sherd-cold "$first" 3
+    run_peer fsdp2-cold "$shape" --batch "$batch" --attention "${kernels%% *}" --steps 1 --warmup 1
+fi
+for reduce in $reduces; do
+    n=0
+    for w in $works; do
+        IFS=: read -r shape _ <<<"$w"
+        shape_of "$shape"
+        run_sherd "sherd-$reduce-$n" "$w" $((steps + warmup)) --set dtype.reduce="$reduce"
+        n=$((n + 1))
+    done
+    for shape in $shapes; do
+        shape_of "$shape"
+        [ "$reduce" = f32 ] || kernels=${kernels%% *}
+        batches=$(for w in $works; do case $w in "$shape:"*) w=${w#*:}; echo "${w%%:*}" ;; esac; done | awk '!seen[$0]++')
+        # shellcheck disable=SC2086
+        run_peer "fsdp2-$reduce-$shape" "$shape" --batch $batches --attention $kernels --reduce "$reduce" \
+            --steps "$steps" --warmup "$warmup"
+    done
+done
 
 [ -n "$trial" ] || nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | sort | uniq -c
-"$python" - "$out" "$seq" "$warmup" "$batches" <<'PY'
-import json, os, re, statistics, sys
-out, seq, warmup, batches = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), [int(b) for b in sys.argv[4].split()]
-GIB = 2.0 ** 30
-
-
-def lines(name):
-    path = os.path.join(out, name)
-    return open(path).read().split("\n") if os.path.exists(path) else []
-
-
-def by_ratio(x, y):
-    return "%.3f" % (x / y) if x and y else "-"
-
-
-def value(x, form="%.2f"):
-    return form % x if x else "-"
-
-
-idle = [int(x) for x in lines("idle.txt") if x.strip()]
-peers = [json.loads(x) for x in lines("fsdp2.jsonl") if x.startswith("{")]
-row = "%-28s %10s %14s %10s %10s %10s"
-print(row % ("", "ms a step", "tokens/s/GPU", "GPU GiB", "own GiB", "reserved"))
-for batch in batches:
-    records = [json.loads(x) for x in lines("metrics-%d.jsonl" % batch) if x]
-    times = [r["step_seconds"] for r in records if "step_seconds" in r][warmup:]
-    ms = 1e3 * statistics.median(times)
-    rate = batch * seq / ms * 1e3
-    # nvidia-smi goes through the GPUs in turn, in MiB
-    seen = [int(x) for x in lines("used-%d.txt" % batch) if x.strip().isdigit()]
-    gpu = max((u - idle[i % len(idle)] for i, u in enumerate(seen)), default=0) / 1024 if idle else 0
-    said = re.search(r"memory of one rank: ([0-9.]+) ([kMGT]?B)", "\n".join(lines("sherd-%d.log" % batch)))
-    own = float(said[1]) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[said[2]] / GIB if said else 0
-    print(row % ("sherd, %d x %d" % (batch, seq), "%.1f" % ms, "%.0f" % rate, value(gpu), value(own), ""))
-    good = []
-    for p in (p for p in peers if p["batch"] == batch):
-        name = "FSDP2 %s, %d x %d" % (p["attention"], batch, seq)
-        if "error" in p:
-            print(row % (name, "failed", "", "", "", ""), p["error"])
-            continue
-        good.append(p)
-        p["gpu"] = p["used"] / GIB - min(idle) / 1024 if idle else 0
-        print(row % (name, "%.1f" % p["ms"], "%.0f" % p["tokens_per_second"], value(p["gpu"]),
-                     value(p["allocated"] / GIB), value(p["reserved"] / GIB)))
-    if good:
-        best = max(good, key=lambda p: p["tokens_per_second"])
-        print(row % ("  sherd / FSDP2 " + best["attention"], by_ratio(ms, best["ms"]),
-                     by_ratio(rate, best["tokens_per_second"]), by_ratio(gpu, best["gpu"]),
-                     by_ratio(own, best["allocated"] / GIB), ""))
-PY
+"$python" bench/fsdp2_table.py "$out" "$warmup" "$works" "$reduces" $timed ${trial:+--trial} || failed=1
+exit $failed

@@ -1,22 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The sherd authors
-"""Times a Llama in the shape of configs/llama-1b.yaml under PyTorch's FSDP2, set up as well as it can be.
+"""Times a Llama in the shape of configs/llama-1b.yaml or llama-8b.yaml under PyTorch's FSDP2, set up as well as it can be.
 
-    torchrun --nproc-per-node 2 bench/fsdp2.py [--batch 8 2] [--attention cudnn flash]
+    torchrun --nproc-per-node 2 bench/fsdp2.py [--shape 1b] [--batch 8 2] [--attention cudnn flash]
 
 fully_shard on every block (prefetching as it does by itself; the head stays gathered between forward and backward),
-torch.compile on every block and on the loss with fixed shapes, weights and activations bf16, gradients reduced in f32,
-masters f32, fused AdamW, clipping at 1.0. No recomputation. Random tokens, other ones in each step, already on the GPU.
-The time of a step is taken between CUDA events, without stopping the host; the median of 20 steps after 5.
+torch.compile on every block and on the loss with fixed shapes, weights and activations bf16, gradients reduced in f32
+(--reduce bf16: in bf16), masters f32, fused AdamW, clipping at 1.0. Nothing is recomputed; where that needs more memory
+than there is, every block is (--recompute none or block: only that). Random tokens, other ones in each step, already on
+the GPU. The time of a step is taken between CUDA events, without stopping the host; the median of 20 steps after 5.
 
 Rank 0 prints one line of JSON for each batch and attention kernel: "ms", "tokens_per_second" of one GPU, and, of the
 fullest rank, "allocated" and "reserved" (peaks of PyTorch's allocator) and "used" (of the whole GPU, at the end; with
-the context, NCCL and libraries), in bytes. A combination that runs out of memory has "error" instead.
+the context, NCCL and libraries), in bytes. A combination that runs out of memory has "error" instead. The line
+{"event": "first step"} comes when the very first step has ended on the GPU.
 
 --trial runs a small shape on the CPU with gloo, uncompiled, to try the script itself; its figures mean nothing.
 """
 import argparse
+import datetime
 import gc
 import json
 import os
@@ -27,11 +30,15 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-SHAPE = dict(vocab=32000, width=2048, layers=22, heads=32, kv_heads=4, mlp_width=5632, seq=2048)
+SHAPES = {
+    "1b": dict(vocab=32000, width=2048, layers=22, heads=32, kv_heads=4, mlp_width=5632, seq=2048, theta=1e4),
+    "8b": dict(vocab=128256, width=4096, layers=32, heads=32, kv_heads=8, mlp_width=14336, seq=4096, theta=5e5),
+}
 TRIAL = dict(vocab=512, width=64, layers=2, heads=4, kv_heads=2, mlp_width=160, seq=64)
-NORM_EPS, THETA = 1e-5, 10000.0
+NORM_EPS = 1e-5
 
 
 class Block(nn.Module):
@@ -79,7 +86,7 @@ class Llama(nn.Module):
         for p in self.parameters():
             nn.init.normal_(p, std=0.02) if p.dim() > 1 else nn.init.ones_(p)
         pairs = self.m["width"] // self.m["heads"] // 2
-        frequency = THETA ** (-torch.arange(pairs, dtype=torch.float32, device=device) / pairs)
+        frequency = self.m["theta"] ** (-torch.arange(pairs, dtype=torch.float32, device=device) / pairs)
         angle = torch.arange(self.m["seq"], dtype=torch.float32, device=device)[:, None] * frequency
         self.cosine, self.sine = angle.cos(), angle.sin()
 
@@ -110,11 +117,15 @@ def choose_attention(m, kernel, device):
         return False
 
 
-def build(a, m, grouped, device):
+def build(a, m, grouped, recompute, device):
     with torch.device("meta"):
         model = Llama(m, grouped)
     # the residual stream is bf16 from the embedding on; the sines are to stay float
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, cast_forward_inputs=False,
+                                  reduce_dtype=torch.float32 if a.reduce == "f32" else torch.bfloat16)
+    if recompute == "block":
+        for i, block in enumerate(model.blocks):
+            model.blocks[i] = checkpoint_wrapper(block, preserve_rng_state=False)
     for block in model.blocks:
         if not a.trial:
             block.compile(dynamic=False)
@@ -147,9 +158,9 @@ class Clock:
         return [1e3 * (y - x) for x, y in zip(self.marks, self.marks[1:])]
 
 
-def measure(a, m, batch, kernel, device):
+def measure(a, m, batch, kernel, recompute, device, first):
     grouped = choose_attention(m, kernel, device)
-    model = build(a, m, grouped, device)
+    model = build(a, m, grouped, recompute, device)
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() == 1]
     optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
@@ -167,6 +178,11 @@ def measure(a, m, batch, kernel, device):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if first and step == 0:
+            loss.item()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            say({"event": "first step"})
         if step >= a.warmup:
             clock.mark()
     ms = statistics.median(clock.milliseconds())
@@ -183,10 +199,36 @@ def measure(a, m, batch, kernel, device):
             "reserved": reserved, "used": used, "grouped": grouped, "loss": loss.item()}
 
 
+def say(record):
+    if dist.get_rank() == 0:
+        print(json.dumps(record), flush=True)
+
+
+def attempt(a, m, batch, kernel, recompute, device, first):
+    """Says how it went; false if memory was short."""
+    gc.collect()
+    torch.compiler.reset()
+    if not a.trial:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    torch.manual_seed(1 + dist.get_rank())
+    try:
+        result = measure(a, m, batch, kernel, recompute, device, first)
+    except torch.cuda.OutOfMemoryError as error:
+        result = {"error": str(error).split("\n")[0]}
+    say(dict({"shape": a.shape, "batch": batch, "attention": kernel, "reduce": a.reduce, "recompute": recompute,
+              "torch": torch.__version__}, **result))
+    return "error" not in result
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--shape", default="1b", choices=SHAPES)
     p.add_argument("--batch", type=int, nargs="+", default=[8, 2], help="sequences of a GPU")
     p.add_argument("--attention", nargs="+", default=["cudnn", "flash"], choices=("cudnn", "flash"))
+    p.add_argument("--reduce", default="f32", choices=("f32", "bf16"), help="type in which gradients are reduced")
+    p.add_argument("--recompute", nargs="+", default=["none", "block"], choices=("none", "block"),
+                   help="in this order, until one has memory enough")
     p.add_argument("--steps", type=int, default=20)
     p.add_argument("--warmup", type=int, default=5)
     p.add_argument("--trial", action="store_true")
@@ -195,23 +237,18 @@ def main():
     if not a.trial:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    dist.init_process_group("gloo" if a.trial else "nccl", device_id=None if a.trial else device)
-    m = TRIAL if a.trial else SHAPE
+    # a rank that alone is out of memory leaves the others waiting: not for ever
+    dist.init_process_group("gloo" if a.trial else "nccl", device_id=None if a.trial else device,
+                            timeout=datetime.timedelta(seconds=180))
+    m = dict(SHAPES[a.shape], **(TRIAL if a.trial else {}))
+    first = True
     for batch in a.batch:
         for kernel in a.attention:
-            gc.collect()
-            torch.compiler.reset()
-            if not a.trial:
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats()
-            torch.manual_seed(1 + dist.get_rank())
-            try:
-                result = measure(a, m, batch, kernel, device)
-            except torch.cuda.OutOfMemoryError as error:
-                result = {"error": str(error).split("\n")[0]}
-            if dist.get_rank() == 0:
-                print(json.dumps(dict({"batch": batch, "attention": kernel, "torch": torch.__version__}, **result)),
-                      flush=True)
+            for recompute in a.recompute:
+                good = attempt(a, m, batch, kernel, recompute, device, first)
+                first = False
+                if good:
+                    break
     dist.destroy_process_group()
 
 

@@ -1,0 +1,88 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The sherd authors
+#
+# What the comparisons on GPUs share; they source this in the repository's root and set $sherd. Environment: TRIAL (no
+# GPU is asked for), PYTHON, SCRATCH (a folder for token files), LOGS (a folder in which all output is kept).
+python=${PYTHON:-python3}
+trial=${TRIAL:-}
+watcher=
+used=(nvidia-smi --query-gpu=memory.used "--format=csv,noheader,nounits") # MiB, a line for each GPU
+
+start() { # GPUS: checks the host; $work is then a scratch folder, $out the folder of the logs
+    if [ -z "$trial" ]; then
+        command -v nvidia-smi >/dev/null || { echo "no nvidia-smi here"; exit 77; }
+        [ "$(nvidia-smi -L | grep -c '^GPU')" -ge "$1" ] || { echo "fewer than $1 GPUs here"; exit 77; }
+    fi
+    work=$(mktemp -d "${SCRATCH:-${TMPDIR:-/tmp}}/sherd-compare-XXXXXX")
+    trap 'unwatch; rm -rf "$work"' EXIT
+    out=${LOGS:-$work}
+    mkdir -p "$out"
+    out=$(realpath "$out")
+    [ -n "$trial" ] || "${used[@]}" >"$out/idle.txt"
+}
+
+unwatch() {
+    [ -z "$watcher" ] || kill "$watcher" 2>/dev/null || true
+    [ -z "$watcher" ] || wait "$watcher" 2>/dev/null || true
+    watcher=
+}
+
+# Writes stdin to FILE.log, and to FILE.first the seconds from START to the first line that matches.
+stamp() { # FILE START PATTERN
+    local line seen=
+    while IFS= read -r line || [ -n "$line" ]; do
+        printf '%s\n' "$line"
+        if [ -z "$seen" ] && [[ $line =~ $3 ]]; then
+            seen=$EPOCHREALTIME
+            awk -v a="$2" -v b="$seen" 'BEGIN { printf "%.2f\n", b - a }' >"$1.first"
+        fi
+    done >"$1.log"
+}
+
+# Runs the command; its memory goes to NAME.used, its output to NAME.log, when it said PATTERN first to NAME.first.
+watched() { # NAME PATTERN COMMAND...
+    local name=$1 pattern=$2 st=0
+    shift 2
+    rm -f "$out/$name".{used,first,log,err}
+    if [ -z "$trial" ]; then
+        stdbuf -oL "${used[@]}" -lms 200 >"$out/$name.used" &
+        watcher=$!
+    fi
+    "$@" 2>"$out/$name.err" | stamp "$out/$name" "$EPOCHREALTIME" "$pattern"
+    st=${PIPESTATUS[0]}
+    unwatch
+    return "$st"
+}
+
+tell() { # NAME WHAT: the end of what the command said
+    echo "$2 failed:"
+    tail -n 15 "$out/$1.err" "$out/$1.log"
+}
+
+random_tokens() { # FILE COUNT VOCAB: with the header of llm.c, 16 or 32 bits a token
+    "$python" - "$@" <<'PY'
+import array, random, struct, sys
+path, count, vocab = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+magic, version, code = (20240520, 1, "H") if vocab <= 65536 else (20240801, 7, "I")
+draw = random.Random(1).random
+with open(path, "wb") as f:
+    f.write(struct.pack("<256i", magic, version, count, *([0] * 253)))
+    array.array(code, (int(draw() * vocab) for _ in range(count))).tofile(f)
+PY
+}
+
+# What all runs of sherd have in common: no checkpoint, no evaluation, a few steps.
+sherd_train() { # NAME CONFIG RANKS STEPS SEQUENCES SEQ TOKENS ["--set X"...]
+    local name=$1 config=$2 ranks=$3 steps=$4 micro=$5 seq=$6 file=$7 st=0
+    shift 7
+    # shellcheck disable=SC2016,SC2154
+    watched "$name" '^step +1/' bash -c 'exec "$@" 2>&1' - "$sherd" train "$config" --ranks "$ranks" \
+        --set run.dir="$work/run" --set batch.global=$((micro * ranks)) --set batch.micro="$micro" \
+        --set batch.seq="$seq" --set train.steps="$steps" --set schedule.warmup=1 --set "data.train=[$file]" \
+        --set data.format=llmc --set "data.val=[]" --set train.eval_every=0 --set save.every=0 --set save.what=nothing --set log.every=5 \
+        "$@" || st=$?
+    [ ! -e "$work/run/metrics.jsonl" ] || mv "$work/run/metrics.jsonl" "$out/$name.jsonl"
+    rm -rf "$work/run"
+    return $st
+}
