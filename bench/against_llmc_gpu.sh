@@ -3,8 +3,8 @@
 # SPDX-FileCopyrightText: The sherd authors
 #
 # sherd beside llm.c's train_gpt2cu on the GPUs of this host, in one go: configs/gpt2-124m.yaml (GPT-2 of 124 million
-# parameters, stage 1, bf16, float masters, clipping), 1024 tokens x 32 a GPU, both from one file of random tokens. llm.c as its
-# own scripts run it (-z 1 -e d12), with and without recomputing the GELU; the faster is taken. Ends with one table.
+# parameters, stage 1, bf16, float masters, clipping), 1024 tokens x 32 a GPU, both from one file of random tokens. llm.c
+# as its own scripts run it (-z 1 -e d12), with and without recomputing the GELU; the faster is taken. Ends with one table.
 #
 #   bench/against_llmc_gpu.sh LLMC [SHERD] [GPUS]      LLMC: the folder of a built train_gpt2cu; defaults:
 #                                                      build/tools/sherd 2. How it is built: bench/README.md
@@ -22,7 +22,8 @@ set -eu
 [ $# -ge 1 ] || { echo "usage: $0 LLMC [SHERD] [GPUS]"; exit 2; }
 llmc=$1
 [ "$llmc" = - ] || llmc=$(realpath "$1")
-[ "$llmc" = - ] || [ -x "$llmc/train_gpt2cu" ] || { echo "$1 has no train_gpt2cu: bench/README.md says how it is built"; exit 2; }
+[ "$llmc" = - ] || [ -x "$llmc/train_gpt2cu" ] ||
+    { echo "$1 has no train_gpt2cu: bench/README.md says how it is built"; exit 2; }
 cd "$(dirname "$0")/.."
 sherd=$(realpath "${2:-build/tools/sherd}")
 gpus=${3:-2}

@@ -80,8 +80,8 @@ sherd_train() { # NAME CONFIG RANKS STEPS SEQUENCES SEQ TOKENS ["--set X"...]
     watched "$name" '^step +1/' bash -c 'exec "$@" 2>&1' - "$sherd" train "$config" --ranks "$ranks" \
         --set run.dir="$work/run" --set batch.global=$((micro * ranks)) --set batch.micro="$micro" \
         --set batch.seq="$seq" --set train.steps="$steps" --set schedule.warmup=1 --set "data.train=[$file]" \
-        --set data.format=llmc --set "data.val=[]" --set train.eval_every=0 --set save.every=0 --set save.what=nothing --set log.every=5 \
-        "$@" || st=$?
+        --set data.format=llmc --set "data.val=[]" --set train.eval_every=0 --set save.every=0 --set save.what=nothing \
+        --set log.every=5 "$@" || st=$?
     [ ! -e "$work/run/metrics.jsonl" ] || mv "$work/run/metrics.jsonl" "$out/$name.jsonl"
     rm -rf "$work/run"
     return $st
