@@ -19,6 +19,7 @@
 #define MAX_ARGS 24
 #define MAX_WORD 64 /* longer words get no suggestion */
 #define HELP_COLUMN 26
+#define VERSION 1 /* what getopt_long gives for --version: no letter, and below the options' 256 */
 
 int args_mistake(const char *command, const char *format, ...)
 {
@@ -73,8 +74,8 @@ static void print_option(const char *head, const char *help)
     int used = printf("  %s", head);
     for (const char *line = help; line;) {
         const char *end = strchr(line, '\n');
-        int pad = used < HELP_COLUMN ? HELP_COLUMN - used : 0;
-        if (used >= HELP_COLUMN)
+        int pad = used <= HELP_COLUMN - 2 ? HELP_COLUMN - used : 0;
+        if (used > HELP_COLUMN - 2)
             printf("\n%*s", HELP_COLUMN, "");
         printf("%*s%.*s\n", pad, "", end ? (int)(end - line) : (int)strlen(line), line);
         used = 0;
@@ -102,6 +103,7 @@ static void print_help(const struct command *command)
         print_option(head, arg->help);
     }
     print_option("-h, --help", "show this text");
+    print_option("--version", "show the version");
 }
 
 static int parse_number(const char *s, const char **end, double *out)
@@ -193,13 +195,14 @@ static int take(const struct command *command, const struct arg *arg, const char
 
 static int unknown_option(const struct command *command, const char *word)
 {
-    const char *names[MAX_ARGS + 1];
+    const char *names[MAX_ARGS + 2];
     char given[MAX_WORD + 1];
     int n = 0;
     snprintf(given, sizeof(given), "%.*s", (int)strcspn(word + 2, "="), word + 2);
     for (; n < command->n_args; n++)
         names[n] = command->args[n].name;
     names[n++] = "help";
+    names[n++] = "version";
     const char *near = args_nearest(given, names, n);
     return args_mistake(command->name, "unknown option '--%s' of 'sherd %s'%s%s%s", given, command->name,
         near ? "; did you mean '--" : "", near ? near : "", near ? "'?" : "");
@@ -215,6 +218,8 @@ static int bad_option(const struct command *command, int why, int which, const c
             command->args[which].hint ? command->args[which].hint : "");
     if (which >= 0 && which < command->n_args)
         return args_mistake(command->name, "--%s takes no value", command->args[which].name);
+    if (optopt == VERSION || (optopt == 'h' && word[1] == '-'))
+        return args_mistake(command->name, "--%s takes no value", optopt == VERSION ? "version" : "help");
     if (optopt > 0 && optopt != 'h')
         return args_mistake(command->name, "unknown option '-%c' of 'sherd %s'", optopt, command->name);
     return unknown_option(command, word);
@@ -243,7 +248,7 @@ static int take_operands(const struct command *command, int n, char **words, con
 
 int args_parse(const struct command *command, int argc, char **argv, const char **operands)
 {
-    struct option options[MAX_ARGS + 2] = { 0 };
+    struct option options[MAX_ARGS + 3] = { 0 };
     char letters[4 + 2 * MAX_ARGS] = "+:h";
     int n = command->n_args, n_letters = 3, which, code = -1;
     for (int i = 0; i < n; i++) {
@@ -256,6 +261,7 @@ int args_parse(const struct command *command, int argc, char **argv, const char 
             letters[n_letters++] = ':';
     }
     options[n] = (struct option){ "help", no_argument, NULL, 'h' };
+    options[n + 1] = (struct option){ "version", no_argument, NULL, VERSION };
     opterr = 0;
     optind = 1;
     while (code < 0) {
@@ -266,6 +272,10 @@ int args_parse(const struct command *command, int argc, char **argv, const char 
             break;
         if (which == 'h') {
             print_help(command);
+            return EXIT_OK;
+        }
+        if (which == VERSION) {
+            printf("sherd %s\n", sherd_version());
             return EXIT_OK;
         }
         if (which == ':' || which == '?')

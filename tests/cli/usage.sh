@@ -19,6 +19,10 @@ for command in train plan config inspect verify merge generate tokenize bench se
     run 0 --help
     has out "  $command "
     [ "$(awk 'length > 110' out)" = "" ] || complain "help of $command is wider than 110 columns"
+    run 0 "$command" --version
+    [[ $(cat out) =~ ^sherd\ [0-9.]+$ ]] || complain "$command --version: $(cat out)"
+    run 2 "$command" --version=3
+    has err "--version takes no value"
     run 2 "$command" --no-such-option
     has err "unknown option '--no-such-option' of 'sherd $command'"
     has err "Try 'sherd $command --help'"
