@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The sherd authors
 #
-# What docs/ repeats of the code: every status with its number, the program's exit codes, the lines of the example.
+# What docs/ repeats of the code: every status with its number, the program's exit codes, the lines of the example, the
+# public headers.
 set -eu
 . tests/style/files.sh
 
@@ -29,4 +30,6 @@ while IFS= read -r line; do
     grep -qxF -- "$line" examples/own_model.c || complain "docs/model.md: not a line of examples/own_model.c: $line"
 done < <(sed -n '/^```c$/,/^```$/p' docs/model.md | grep -v '^```')
 [ $n -gt 0 ] || complain "no code found in docs/model.md"
+packaging/api.py | diff -u docs/api.md - >&2 ||
+    complain "docs/api.md is not what the headers say; write it anew: packaging/api.py >docs/api.md"
 finish
