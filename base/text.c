@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Text: builder, strict parsers that do not depend on the locale, nearest word, patterns, sizes for people.
+ * Text: builder, strict parsers that do not depend on the locale, patterns.
  */
 #include "base/text.h"
 
@@ -18,7 +18,6 @@
 #include "base/status.h"
 
 #define NUMBER_BYTES 64 /* longest number that the parsers read */
-#define WORD_BYTES 96   /* longest word that is compared for nearness */
 
 /* Room for `more` bytes and a NUL. */
 static int reserve(struct text *t, size_t more)
@@ -244,49 +243,6 @@ int text_bool(const char *s, int *out)
     return SHERD_EINVAL;
 }
 
-/* Insertions, deletions, replacements and swaps of neighbours; case does not count. */
-static int distance(const char *a, int n, const char *b, int m)
-{
-    int rows[3][WORD_BYTES + 1];
-    int *two = rows[0], *one = rows[1], *now = rows[2];
-    for (int j = 0; j <= m; j++)
-        one[j] = j;
-    for (int i = 1; i <= n; i++) {
-        now[0] = i;
-        for (int j = 1; j <= m; j++) {
-            int x = tolower((unsigned char)a[i - 1]), y = tolower((unsigned char)b[j - 1]);
-            int d = MIN(MIN(one[j], now[j - 1]) + 1, one[j - 1] + (x != y));
-            if (i > 1 && j > 1 && x == tolower((unsigned char)b[j - 2]) &&
-                y == tolower((unsigned char)a[i - 2]))
-                d = MIN(d, two[j - 2] + 1);
-            now[j] = d;
-        }
-        int *spare = two;
-        two = one, one = now, now = spare;
-    }
-    return one[m];
-}
-
-const char *text_nearest(const char *s, const char *const *words, int n)
-{
-    size_t len = strlen(s);
-    if (len > WORD_BYTES)
-        return NULL;
-    int best = MAX((int)len / 3, 1) + 1; /* a third of the letters may be wrong */
-    const char *nearest = NULL;
-    for (int i = 0; i < n; i++) {
-        size_t m = strlen(words[i]);
-        if (m > WORD_BYTES)
-            continue;
-        int d = distance(s, (int)len, words[i], (int)m);
-        if (d < best && d < (int)MAX(len, m)) {
-            best = d;
-            nearest = words[i];
-        }
-    }
-    return nearest;
-}
-
 int text_match(const char *pattern, const char *s)
 {
     const char *star = NULL, *resume = NULL; /* where to go on when the text after the last * fails */
@@ -317,57 +273,4 @@ int text_ends(const char *s, const char *suffix)
 {
     size_t n = strlen(s), m = strlen(suffix);
     return n >= m && strcmp(s + n - m, suffix) == 0;
-}
-
-const char *text_human_bytes(double bytes, char buf[32])
-{
-    static const char *const units[] = { "B", "kB", "MB", "GB", "TB", "PB", "EB" };
-    size_t i = 0;
-    while (fabs(bytes) >= (i == 0 ? 999.5 : 999.95) && i + 1 < ARRAY_LEN(units))
-        bytes /= 1000, i++;
-    snprintf(buf, 32, i == 0 ? "%.0f %s" : "%.1f %s", bytes, units[i]);
-    return buf;
-}
-
-const char *text_commas(int64_t n, char buf[32])
-{
-    char digits[24];
-    uint64_t v = n < 0 ? 0 - (uint64_t)n : (uint64_t)n;
-    int len = snprintf(digits, sizeof(digits), "%llu", (unsigned long long)v);
-    char *p = buf;
-    if (n < 0)
-        *p++ = '-';
-    for (int i = 0; i < len; i++) {
-        if (i > 0 && (len - i) % 3 == 0)
-            *p++ = ',';
-        *p++ = digits[i];
-    }
-    *p = '\0';
-    return buf;
-}
-
-const char *text_human_seconds(double seconds, char buf[32])
-{
-    if (!(seconds >= 0 && seconds < 1e12)) {
-        snprintf(buf, 32, "?");
-        return buf;
-    }
-    long long s = llround(seconds);
-    if (s >= 86400)
-        snprintf(buf, 32, "%lldd%02lldh", s / 86400, s / 3600 % 24);
-    else if (s >= 3600)
-        snprintf(buf, 32, "%lldh%02lldm", s / 3600, s / 60 % 60);
-    else if (s >= 60)
-        snprintf(buf, 32, "%lldm%02llds", s / 60, s % 60);
-    else
-        snprintf(buf, 32, "%llds", s);
-    return buf;
-}
-
-const char *text_took(double seconds, char buf[32])
-{
-    if (!(seconds >= 0 && seconds < 59.95))
-        return text_human_seconds(seconds, buf);
-    snprintf(buf, 32, "%.1fs", seconds);
-    return buf;
 }

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Text: a growing builder, strict parsers, nearest word, patterns, sizes for people.
+ * Text: a growing builder, strict parsers, patterns.
  */
 #ifndef SHERD_BASE_TEXT_H
 #define SHERD_BASE_TEXT_H
 
 #include <sherd/base.h>
+
+#include "base/text_plain.h"
 
 /* A growing string; zero-initialize. A failed growth is remembered and reported by text_take. */
 struct text {
@@ -29,19 +31,9 @@ int text_seconds(const char *s, double *out);
 /* true/false, yes/no, on/off. */
 int text_bool(const char *s, int *out);
 
-/* The word of `words` nearest to s by edit distance, if near enough to suggest; else NULL. */
-const char *text_nearest(const char *s, const char *const *words, int n);
 /* Shell-like pattern with * only; whole string must match. */
 int text_match(const char *pattern, const char *s);
 int text_starts(const char *s, const char *prefix);
 int text_ends(const char *s, const char *suffix);
-
-/* "1.5 GB" (decimal), "12,345"; written to buf, returned. */
-const char *text_human_bytes(double bytes, char buf[32]);
-const char *text_commas(int64_t n, char buf[32]);
-/* "1h02m", "3m07s", "12s" */
-const char *text_human_seconds(double seconds, char buf[32]);
-/* The same with tenths below a minute: what something took. */
-const char *text_took(double seconds, char buf[32]);
 
 #endif

@@ -14,10 +14,11 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/text_plain.h"
 #include "tools/out.h"
 
 #define MAX_ARGS 24
-#define MAX_WORD 64 /* longer words get no suggestion */
+#define WORD_BYTES 64 /* of an option as it was given */
 #define HELP_COLUMN 26
 #define VERSION 1 /* what getopt_long gives for --version: no letter, and below the options' 256 */
 
@@ -30,43 +31,6 @@ int args_mistake(const char *command, const char *format, ...)
     fprintf(stderr, "\nTry 'sherd %s%s--help'.\n", command ? command : "", command ? " " : "");
     va_end(list);
     return EXIT_USAGE;
-}
-
-/* Edit distance with neighbours that swapped places counted as one. */
-static int distance(const char *a, const char *b)
-{
-    int n = (int)strlen(a), m = (int)strlen(b);
-    int rows[3][MAX_WORD + 1];
-    for (int j = 0; j <= m; j++)
-        rows[0][j] = j;
-    for (int i = 1; i <= n; i++) {
-        int *row = rows[i % 3], *up = rows[(i + 2) % 3], *up2 = rows[(i + 1) % 3];
-        row[0] = i;
-        for (int j = 1; j <= m; j++) {
-            int best = up[j - 1] + (a[i - 1] != b[j - 1]);
-            best = up[j] + 1 < best ? up[j] + 1 : best;
-            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && up2[j - 2] + 1 < best)
-                best = up2[j - 2] + 1;
-            row[j] = best;
-        }
-    }
-    return rows[n % 3][m];
-}
-
-const char *args_nearest(const char *s, const char *const *words, int n)
-{
-    const char *best = NULL;
-    size_t len = strlen(s);
-    int least = len <= 3 ? 2 : 3 + (len > 8);
-    for (int i = 0; i < n && len <= MAX_WORD; i++) {
-        int d = strlen(words[i]) <= MAX_WORD ? distance(s, words[i]) : least;
-        if (d < least) {
-            least = d;
-            best = words[i];
-        }
-    }
-    return best;
 }
 
 static void print_option(const char *head, const char *help)
@@ -147,7 +111,7 @@ static int parse_choice(const struct command *command, const struct arg *arg, co
             *(int *)arg->value = n;
             return -1;
         }
-    const char *near = args_nearest(text, arg->words, n);
+    const char *near = text_nearest(text, arg->words, n);
     return args_mistake(command->name, "--%s: '%s' is none of %s%s%s%s", arg->name, text, arg->hint,
         near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
@@ -196,14 +160,14 @@ static int take(const struct command *command, const struct arg *arg, const char
 static int unknown_option(const struct command *command, const char *word)
 {
     const char *names[MAX_ARGS + 2];
-    char given[MAX_WORD + 1];
+    char given[WORD_BYTES + 1];
     int n = 0;
     snprintf(given, sizeof(given), "%.*s", (int)strcspn(word + 2, "="), word + 2);
     for (; n < command->n_args; n++)
         names[n] = command->args[n].name;
     names[n++] = "help";
     names[n++] = "version";
-    const char *near = args_nearest(given, names, n);
+    const char *near = text_nearest(given, names, n);
     return args_mistake(command->name, "unknown option '--%s' of 'sherd %s'%s%s%s", given, command->name,
         near ? "; did you mean '--" : "", near ? near : "", near ? "'?" : "");
 }

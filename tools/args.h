@@ -56,9 +56,6 @@ struct command {
  * otherwise the exit code: 0 after --help, 2 after a mistake was told. */
 int args_parse(const struct command *command, int argc, char **argv, const char **operands);
 
-/* The word nearest to `s` if near enough to suggest, else NULL. */
-const char *args_nearest(const char *s, const char *const *words, int n);
-
 /* Tells a mistake in the use of a command, with where to read on; returns 2. */
 int args_mistake(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -12,9 +12,9 @@
 #include <string.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "tools/guard.h"
 #include "tools/out.h"
 
@@ -33,13 +33,6 @@ struct attempt {
     struct guard guard;
 };
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static void signal_all(const struct attempt *a, int sig)
 {
     for (int r = 0; r < a->started; r++)
@@ -53,7 +46,7 @@ static void end_others(struct attempt *a)
     if (a->failed)
         return;
     a->failed = 1;
-    a->kill_at = now() + a->desc->grace;
+    a->kill_at = clock_seconds() + a->desc->grace;
     for (int r = 0; r < a->started; r++)
         a->children[r].told = a->children[r].pid > 0;
     if (!a->signals->asked)
@@ -116,7 +109,7 @@ static void wait_event(struct attempt *a)
 {
     int patience = a->nodes ? nodes_patience() : -1, n = add_polls(a);
     if (a->kill_at > 0) {
-        double left = a->kill_at - now();
+        double left = a->kill_at - clock_seconds();
         int ms = left > 0 ? (int)(left * 1000) + 1 : 0;
         patience = patience < 0 || ms < patience ? ms : patience;
     }
@@ -131,7 +124,7 @@ static void wait_event(struct attempt *a)
         if (nodes_why(a->nodes))
             end_others(a);
     }
-    if (a->kill_at > 0 && now() >= a->kill_at) {
+    if (a->kill_at > 0 && clock_seconds() >= a->kill_at) {
         signal_all(a, SIGKILL);
         a->kill_at = 0;
     }
@@ -249,11 +242,11 @@ static int start_ranks(struct attempt *a, const struct launch_place *place, stru
 /* What is left in the pipes, and whatever the ranks had started themselves. */
 static void clean_up(struct attempt *a)
 {
-    double until = now() + DRAIN_SECONDS;
+    double until = clock_seconds() + DRAIN_SECONDS;
     signal_all(a, SIGKILL);
     for (int r = 0; r < a->started; r++) {
         struct child *c = &a->children[r];
-        while ((c->streams[0].from >= 0 || c->streams[1].from >= 0) && now() < until) {
+        while ((c->streams[0].from >= 0 || c->streams[1].from >= 0) && clock_seconds() < until) {
             struct pollfd polls[] = { { .fd = c->streams[0].from, .events = POLLIN },
                 { .fd = c->streams[1].from, .events = POLLIN } };
             poll(polls, 2, 50);

@@ -8,8 +8,9 @@
 #include "tools/bench.h"
 
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
+#include "base/text_plain.h"
 #include "tools/out.h"
 
 #define PERIOD ((int64_t)1048573)
@@ -23,13 +24,6 @@
         if (try_st_ != SHERD_OK)                                                                             \
             return try_st_;                                                                                  \
     } while (0)
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static size_t max(size_t a, size_t b)
 {
@@ -248,11 +242,11 @@ static int clock_calls(struct bench *b, const struct bench_shape *s, const struc
         TRY(call(b, s, c));
     TRY(sherd_queue_sync(b->queue));
     TRY(sherd_comm_barrier(b->desc.comm));
-    double start = now();
+    double start = clock_seconds();
     for (int64_t i = 0; i < b->desc.iters; i++)
         TRY(call(b, s, c));
     TRY(sherd_queue_sync(b->queue));
-    *seconds = (now() - start) / (double)b->desc.iters;
+    *seconds = (clock_seconds() - start) / (double)b->desc.iters;
     return SHERD_OK;
 }
 
@@ -285,8 +279,8 @@ static int check_room(const struct bench_desc *d, const struct bench_memory need
         return sherd_fail(SHERD_ENOMEM,
             "the largest size needs %s of device memory for each rank (input and output), and %s are free%s: "
             "give a smaller -e",
-            out_bytes((double)bytes, want), out_bytes((double)(available / (size_t)sharing), have),
-            sharing > 1 ? " for each" : "");
+            text_human_bytes((double)bytes, want),
+            text_human_bytes((double)(available / (size_t)sharing), have), sharing > 1 ? " for each" : "");
     return SHERD_OK;
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/text_plain.h"
 #include "tools/args.h"
 #include "tools/bench.h"
 #include "tools/commands.h"
@@ -83,7 +84,7 @@ static int parse_kind(struct options *o)
         return -1;
     }
     words[SHERD_COLLECTIVES] = "all";
-    const char *near = args_nearest(o->what, words, SHERD_COLLECTIVES + 1);
+    const char *near = text_nearest(o->what, words, SHERD_COLLECTIVES + 1);
     return args_mistake(NAME, "'%s' is none of all_gather, reduce_scatter, all_reduce, broadcast, all%s%s%s",
         o->what, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }

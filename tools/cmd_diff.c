@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text_plain.h"
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/out.h"
@@ -36,7 +37,7 @@ static void show_values(const struct sherd_diff_item *item, const char *name)
         printf("equal");
     else
         printf("%s of %s differ, the first at %lld; at most %.3g, relative %.3g",
-            out_commas(item->n_different, n), out_commas(item->elems, of), (long long)item->first,
+            text_commas(item->n_different, n), text_commas(item->elems, of), (long long)item->first,
             item->max_abs, item->max_rel);
     if (item->n_different && item->max_ulps >= 0)
         printf(", %lld floats apart", (long long)item->max_ulps);
@@ -99,9 +100,9 @@ static int finish(const struct show *s, const struct sherd_diff_result *r)
     }
     if (r->different)
         printf("%d of %d items differ, %s values compared\n", r->different, r->compared,
-            out_commas(r->elems, a));
+            text_commas(r->elems, a));
     else
-        printf("equal: %d items, %s values\n", r->compared, out_commas(r->elems, a));
+        printf("equal: %d items, %s values\n", r->compared, text_commas(r->elems, a));
     return code;
 }
 

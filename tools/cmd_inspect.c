@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/text_plain.h"
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/out.h"
@@ -72,12 +73,12 @@ static void print_summary(const char *path, const struct sherd_ckpt_info *info, 
 {
     char a[32], b[32], c[32];
     printf("%s\n", path);
-    printf("  step       %s (%s tokens, %s samples)\n", out_commas(info->step, a),
-        out_commas(info->tokens_seen, b), out_commas(info->samples_seen, c));
+    printf("  step       %s (%s tokens, %s samples)\n", text_commas(info->step, a),
+        text_commas(info->tokens_seen, b), text_commas(info->samples_seen, c));
     printf("  written by %d rank%s at stage %d, format version %d\n", info->world,
         info->world == 1 ? "" : "s", info->stage, info->version);
     printf("  optimizer  %s\n", info->optimizer ? info->optimizer : "none");
-    printf("  weights    %s in %d tensors\n", out_commas(elems, a), info->n_tensors);
+    printf("  weights    %s in %d tensors\n", text_commas(elems, a), info->n_tensors);
     printf("  files      %d\n", info->n_files);
 }
 
@@ -108,7 +109,7 @@ static int print_files(const char *path)
     }
     printf("\n%-48s %12s\n", "file", "size");
     for (int i = 0; names[i]; i++)
-        printf("%-48s %12s\n", names[i], out_bytes((double)file_bytes(path, names[i]), buf));
+        printf("%-48s %12s\n", names[i], text_human_bytes((double)file_bytes(path, names[i]), buf));
     free_names(names);
     return EXIT_OK;
 }

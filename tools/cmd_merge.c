@@ -5,6 +5,7 @@
  */
 #include <stdio.h>
 
+#include "base/text_plain.h"
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/out.h"
@@ -17,7 +18,7 @@ static int print_result(const struct sherd_merge_desc *desc, const struct sherd_
             "tensors", r->tensors, "params", (json_int_t)r->params, "bytes", (json_int_t)r->bytes, "seconds",
             r->seconds));
     printf("%s: %s parameters in %d tensors, %s in %d file%s, %.1f s\n", desc->to,
-        out_commas(r->params, params), r->tensors, out_bytes((double)r->bytes, bytes), r->files,
+        text_commas(r->params, params), r->tensors, text_human_bytes((double)r->bytes, bytes), r->files,
         r->files == 1 ? "" : "s", r->seconds);
     return EXIT_OK;
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text_plain.h"
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/forecast.h"
@@ -78,7 +79,8 @@ static void print_row(const struct plans *p, const char *text, const uint64_t va
     char buf[32];
     printf("  %-28s", text);
     for (int s = 0; s < SHERD_STAGES; s++)
-        printf(" %10s%c", value[s] ? out_bytes((double)value[s], buf) : "-", s == p->chosen ? '*' : ' ');
+        printf(
+            " %10s%c", value[s] ? text_human_bytes((double)value[s], buf) : "-", s == p->chosen ? '*' : ' ');
     putchar('\n');
 }
 
@@ -89,7 +91,7 @@ static void print_tables(const struct plans *p)
     uint64_t value[SHERD_STAGES];
     char params[32], trained[32];
     printf("%s: %s parameters (%s trained) in %lld units, %s\n", c->model.family,
-        out_commas(plan->params, params), out_commas(plan->trained, trained), (long long)plan->units,
+        text_commas(plan->params, params), text_commas(plan->trained, trained), (long long)plan->units,
         sherd_dtype_name(c->dtype.param));
     printf("%d rank%s, stage %d; a step: %lld sequences of %lld tokens = %lld micro x %lld accum x %d "
            "rank%s\n",

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text_plain.h"
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/out.h"
@@ -19,9 +20,9 @@ static int print_result(const char *to, int64_t vocab, const struct sherd_tokeni
             "documents", (json_int_t)r->documents, "tokens", (json_int_t)r->tokens, "bytes",
             (json_int_t)r->bytes, "vocab", (json_int_t)vocab, "seconds", r->seconds));
     printf("%s: %s tokens in %d file%s, %s documents, from %s of text, %s a second\n", to,
-        out_commas(r->tokens, tokens), r->files, r->files == 1 ? "" : "s",
-        out_commas(r->documents, documents), out_bytes((double)r->bytes, bytes),
-        out_bytes((double)r->bytes / (r->seconds > 0 ? r->seconds : 1), rate));
+        text_commas(r->tokens, tokens), r->files, r->files == 1 ? "" : "s",
+        text_commas(r->documents, documents), text_human_bytes((double)r->bytes, bytes),
+        text_human_bytes((double)r->bytes / (r->seconds > 0 ? r->seconds : 1), rate));
     printf("train on it with data.train: [%s] and model.vocab of at least %lld\n", to, (long long)vocab);
     return EXIT_OK;
 }

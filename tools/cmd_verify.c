@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text_plain.h"
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/out.h"
@@ -80,7 +81,7 @@ static int verify_model(const char *dir)
         st = sherd_weights_verify(dir, model ? sherd_model_spec_of(model) : NULL, &info);
     if (st == SHERD_OK)
         printf("%s: %s values in %d tensors, %d file%s: %s, all values finite\n", dir,
-            out_commas(info.elems, elems), info.n_tensors, info.n_files, info.n_files == 1 ? "" : "s",
+            text_commas(info.elems, elems), info.n_tensors, info.n_files, info.n_files == 1 ? "" : "s",
             model ? "all tensors that config.json asks for" : "sound headers");
     sherd_model_destroy(model);
     return st == SHERD_OK ? EXIT_OK : out_fail(st);

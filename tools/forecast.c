@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text_plain.h"
 #include "tools/args.h"
 
 static const struct {
@@ -188,8 +189,8 @@ static void print_verdict(const struct forecast *f)
 {
     const struct forecast_row *own = &f->rows[f->stage][f->recompute];
     char need[32], have[32];
-    out_bytes((double)own->memory, need);
-    out_bytes((double)f->machine.memory, have);
+    text_human_bytes((double)own->memory, need);
+    text_human_bytes((double)f->machine.memory, have);
     if (own->fits) {
         printf("fits: %s of %s\n", need, have);
         return;
@@ -200,7 +201,7 @@ static void print_verdict(const struct forecast *f)
             f->place.gpus * f->place.nodes);
         return;
     }
-    printf("would fit, with %s, by", out_bytes((double)f->advised, need));
+    printf("would fit, with %s, by", text_human_bytes((double)f->advised, need));
     for (int i = 0; i < f->n_advice; i++)
         printf(" --set %s", f->advice[i]);
     printf("\n");
@@ -214,7 +215,7 @@ void forecast_print(const struct forecast *f)
     char library[32];
     printf("\non %d %s (%d node%s with %d each); memory with %s for libraries\n", ranks, m->name,
         f->place.nodes, f->place.nodes == 1 ? "" : "s", f->place.gpus,
-        out_bytes((double)m->library_bytes, library));
+        text_human_bytes((double)m->library_bytes, library));
     printf("  %-7s%-11s%12s%7s%12s%12s%15s%10s\n", "stage", "recompute", "memory", "fits", "step ms",
         "exposed ms", "tokens/s each", "TFLOP/s");
     for (int s = 0; s < SHERD_STAGES; s++)
@@ -223,9 +224,9 @@ void forecast_print(const struct forecast *f)
             char bytes[32], tokens[32];
             printf("%c %-7d%-11s%12s%7s%12.1f%12.1f%15s%10.4g\n",
                 s == f->stage && r == f->recompute ? '*' : ' ', s, recomputes[r],
-                out_bytes((double)row->memory, bytes), row->fits ? "yes" : "no", row->time.step * 1e3,
+                text_human_bytes((double)row->memory, bytes), row->fits ? "yes" : "no", row->time.step * 1e3,
                 row->time.exposed * 1e3,
-                out_commas((int64_t)(row->time.tokens_per_second / ranks + 0.5), tokens),
+                text_commas((int64_t)(row->time.tokens_per_second / ranks + 0.5), tokens),
                 row->time.flops / 1e12);
         }
     printf("a step as configured: %.1f ms = %.1f computing + %.1f exposed + %.1f lost to what runs beside;\n"

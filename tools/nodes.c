@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "tools/door.h"
 #include "tools/out.h"
 
@@ -71,13 +72,6 @@ struct nodes {
     char self[64];
 };
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static int refuse(const char *text)
 {
     fprintf(stderr, "sherd: %s\n", text);
@@ -97,7 +91,7 @@ static void send_letter(struct peer *peer, const struct letter *what, double pat
     struct letter letter = *what;
     const char *p = (const char *)&letter;
     size_t left = sizeof(letter);
-    double until = now() + patience;
+    double until = clock_seconds() + patience;
     snprintf(letter.magic, sizeof(letter.magic), "%s", MAGIC);
     letter.version = VERSION;
     while (peer->sock >= 0 && left > 0) {
@@ -109,7 +103,7 @@ static void send_letter(struct peer *peer, const struct letter *what, double pat
             struct pollfd room = { .fd = peer->sock, .events = POLLOUT };
             if (left == sizeof(letter) && patience <= 0)
                 return; /* a beat, and the next will do */
-            if (now() > until)
+            if (clock_seconds() > until)
                 break;
             poll(&room, 1, 100);
         } else if (n < 0 && errno != EINTR) {
@@ -226,7 +220,7 @@ static void let_in(struct nodes *nodes)
     for (int i = 0; i < nodes->n_peers; i++) {
         if (nodes->peers[i].sock >= 0 || nodes->peers[i].node < -1)
             continue;
-        nodes->peers[i] = (struct peer){ .sock = sock, .node = -1, .heard = now() };
+        nodes->peers[i] = (struct peer){ .sock = sock, .node = -1, .heard = clock_seconds() };
         return;
     }
     close(sock);
@@ -287,7 +281,7 @@ static void read_letters(struct nodes *nodes, struct peer *peer)
                 lose(nodes, peer, "is gone: its launcher has ended");
             return;
         }
-        peer->heard = now();
+        peer->heard = clock_seconds();
         peer->have += (size_t)n;
         if (peer->have == sizeof(peer->in)) {
             peer->have = 0;
@@ -316,7 +310,7 @@ int nodes_polls(const struct nodes *nodes, struct pollfd *polls)
 
 void nodes_work(struct nodes *nodes)
 {
-    double t = now();
+    double t = clock_seconds();
     char text[128];
     if (nodes->listener >= 0)
         let_in(nodes);
@@ -446,7 +440,7 @@ static void begin(struct nodes *nodes)
 int nodes_gather(struct nodes *nodes, int signals, struct launch_place *place)
 {
     const struct launch_nodes *d = &nodes->desc->nodes;
-    double since = now(), told = since + WAIT_TOLD;
+    double since = clock_seconds(), told = since + WAIT_TOLD;
     char text[512], names[128];
     begin(nodes);
     place->meet_door = -1;
@@ -469,15 +463,15 @@ int nodes_gather(struct nodes *nodes, int signals, struct launch_place *place)
         if (left == 0)
             continue;
         nodes->why[0] = '\0'; /* a host that left again before the start */
-        if (now() - since > d->join) {
+        if (clock_seconds() - since > d->join) {
             snprintf(text, sizeof(text), "after %g s %d of %d hosts have not come to %s:%d: %s", d->join,
                 left, nodes->count, d->host, d->port, names);
             return refuse(text);
         }
-        if (now() > told) {
+        if (clock_seconds() > told) {
             fprintf(stderr, "sherd: waiting at %s:%d for %d of %d hosts: %s\n", d->host, d->port, left,
                 nodes->count, names);
-            told = now() + 60;
+            told = clock_seconds() + 60;
         }
     }
 }
@@ -566,11 +560,11 @@ static int listen_here(struct nodes *nodes)
 static int come(struct nodes *nodes)
 {
     const struct launch_nodes *d = &nodes->desc->nodes;
-    double until = now() + d->join;
+    double until = clock_seconds() + d->join;
     char why[256], text[700];
     int sock = -1, one = 1;
     while (door_call(&sock, d->host, d->port, why, sizeof(why)) != 0) {
-        if (now() > until) {
+        if (clock_seconds() > until) {
             snprintf(text, sizeof(text), "host 0 could not be reached at %s:%d in %g s: %s", d->host, d->port,
                 d->join, why);
             return refuse(text);
@@ -578,7 +572,7 @@ static int come(struct nodes *nodes)
         nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
     }
     setsockopt(sock, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-    nodes->peers[0] = (struct peer){ .sock = sock, .node = 0, .heard = now() };
+    nodes->peers[0] = (struct peer){ .sock = sock, .node = 0, .heard = clock_seconds() };
     snprintf(nodes->peers[0].host, sizeof(nodes->peers[0].host), "%.63s", d->host);
     struct letter hello = { .kind = HELLO, .node = d->rank, .nodes = d->count, .ranks = nodes->desc->ranks };
     snprintf(hello.job, sizeof(hello.job), "%s", d->id);

@@ -10,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "base/clock.h"
 
 #define MOVES_APART 0.1 /* seconds between two moving lines, which nobody could read faster */
 
@@ -68,19 +69,12 @@ static int has_colour(void)
     return out_terminal() && (!none || !none[0]);
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 void out_moving(const char *line)
 {
     struct winsize size;
-    if (line && me.moving && now() - me.moved < MOVES_APART)
+    if (line && me.moving && clock_seconds() - me.moved < MOVES_APART)
         return;
-    me.moved = now();
+    me.moved = clock_seconds();
     int width = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
     if (line)
         fprintf(stderr, "\r%-*.*s", width, width, line);
@@ -115,30 +109,6 @@ void out_log(int rank, int world)
 void out_quiet(void)
 {
     sherd_log_set(print_line, NULL, SHERD_LOG_WARN);
-}
-
-const char *out_bytes(double bytes, char buf[32])
-{
-    static const char *const units[] = { "B", "kB", "MB", "GB", "TB", "PB" };
-    int u = 0;
-    for (; bytes >= 999.5 && u < 5; u++)
-        bytes /= 1000;
-    snprintf(buf, 32, "%.*f %s", u == 0 ? 0 : bytes < 10 ? 2 : bytes < 100 ? 1 : 0, bytes, units[u]);
-    return buf;
-}
-
-const char *out_commas(int64_t n, char buf[32])
-{
-    char digits[24];
-    int len = snprintf(digits, sizeof(digits), "%lld", (long long)n), at = 0;
-    for (int i = 0; i < len; i++) {
-        buf[at++] = digits[i];
-        int left = len - 1 - i;
-        if (left > 0 && left % 3 == 0 && digits[i] != '-')
-            buf[at++] = ',';
-    }
-    buf[at] = 0;
-    return buf;
 }
 
 const char *out_shape(const int64_t *shape, int dims, char buf[96])

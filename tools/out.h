@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * What the program shows and how it ends: exit codes, failures, log lines, numbers for people, JSON.
+ * What the program shows and how it ends: exit codes, failures, log lines, shapes, JSON.
  */
 #ifndef SHERD_TOOLS_OUT_H
 #define SHERD_TOOLS_OUT_H
@@ -37,9 +37,6 @@ int out_terminal(void);
  * fast to be read are left out. */
 void out_moving(const char *line);
 
-/* "1.50 GB" and "12,345"; each returns buf. */
-const char *out_bytes(double bytes, char buf[32]);
-const char *out_commas(int64_t n, char buf[32]);
 /* "[1024, 64]" */
 const char *out_shape(const int64_t *shape, int dims, char buf[96]);
 

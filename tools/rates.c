@@ -9,8 +9,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "tools/args.h"
 #include "tools/out.h"
 
@@ -53,13 +53,6 @@ void rates_link_add(struct rates_link *l, enum sherd_collective kind, double bus
     l->n[kind]++;
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Seconds of one call: twice as many calls until they take long enough. The first is to warm up. */
 static int clock_op(
     struct trial *t, int (*op)(struct sherd_queue *, const void *), const void *args, double *out)
@@ -67,11 +60,11 @@ static int clock_op(
     TRY(op(t->queue, args));
     TRY(sherd_queue_sync(t->queue));
     for (int64_t n = 1;; n *= 2) {
-        double start = now();
+        double start = clock_seconds();
         for (int64_t i = 0; i < n; i++)
             TRY(op(t->queue, args));
         TRY(sherd_queue_sync(t->queue));
-        double seconds = now() - start;
+        double seconds = clock_seconds() - start;
         *out = seconds / (double)n;
         if (seconds >= LEAST_SECONDS)
             return SHERD_OK;

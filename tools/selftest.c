@@ -7,19 +7,13 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
+#include "base/text_plain.h"
 #include "tools/out.h"
 
 #define COPIES 4
 #define SIDE 67 /* of the matrices: no multiple of any tile */
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 int selftest_device(struct sherd_device *dev, struct finding *out)
 {
@@ -30,7 +24,7 @@ int selftest_device(struct sherd_device *dev, struct finding *out)
         st = sherd_device_memory(dev, &total, &available);
     if (st == SHERD_OK)
         snprintf(out->text, sizeof(out->text), "%s: %s; %s of memory, %s free", sherd_device_name(dev), what,
-            out_bytes((double)total, total_text), out_bytes((double)available, free_text));
+            text_human_bytes((double)total, total_text), text_human_bytes((double)available, free_text));
     return st;
 }
 
@@ -76,12 +70,12 @@ static int clock_copies(struct room *r, void *dst, const void *src, size_t bytes
     int st = copy(r, dst, src, bytes);
     if (st == SHERD_OK)
         st = sherd_queue_sync(r->queue);
-    double start = now();
+    double start = clock_seconds();
     for (int i = 0; i < COPIES && st == SHERD_OK; i++)
         st = copy(r, dst, src, bytes);
     if (st == SHERD_OK)
         st = sherd_queue_sync(r->queue);
-    *seconds = now() - start;
+    *seconds = clock_seconds() - start;
     return st;
 }
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text_plain.h"
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/out.h"
@@ -38,7 +39,7 @@ static int unknown_command(const char *word)
     const char *names[COUNT_OF(commands)];
     for (int i = 0; i < COUNT_OF(commands); i++)
         names[i] = commands[i].name;
-    const char *near = args_nearest(word, names, COUNT_OF(commands));
+    const char *near = text_nearest(word, names, COUNT_OF(commands));
     return args_mistake(NULL, "unknown command '%s'%s%s%s", word, near ? "; did you mean '" : "",
         near ? near : "", near ? "'?" : "");
 }

@@ -57,7 +57,8 @@ while IFS= read -r hit; do
         [[ -z ${may[$target]+x} || $header == sherd/* ]] || complain "$place: rooms are included as \"$header\""
     elif [[ $header != */* ]]; then
         complain "$place: name the room: \"$room/$header\""
-    elif [[ $target != "$room" && ${may[$room]} != *" $target "* && ${may[$room]} != *" * "* ]]; then
+    elif [[ $target != "$room" && ${may[$room]} != *" $target "* && ${may[$room]} != *" $header "* &&
+        ${may[$room]} != *" * "* ]]; then
         complain "$place: $room may not include $target (docs/layers.txt)"
     fi
 done < <(files '*.c' '*.h' '*.cu' '*.cuh' | xargs grep -nHE '^[[:space:]]*#[[:space:]]*include[[:space:]]*["<]')

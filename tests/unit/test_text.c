@@ -185,10 +185,13 @@ static void for_people(void **state)
     char buf[32];
     assert_string_equal(text_human_bytes(0, buf), "0 B");
     assert_string_equal(text_human_bytes(999, buf), "999 B");
-    assert_string_equal(text_human_bytes(1000, buf), "1.0 kB");
-    assert_string_equal(text_human_bytes(1.5e9, buf), "1.5 GB");
-    assert_string_equal(text_human_bytes(999.96e6, buf), "1.0 GB");
-    assert_string_equal(text_human_bytes(-2.5e12, buf), "-2.5 TB");
+    assert_string_equal(text_human_bytes(1000, buf), "1.00 kB");
+    assert_string_equal(text_human_bytes(1.5e9, buf), "1.50 GB");
+    assert_string_equal(text_human_bytes(999.46e6, buf), "999 MB");
+    assert_string_equal(text_human_bytes(999.6e6, buf), "1.00 GB");
+    assert_string_equal(text_human_bytes(9.996e6, buf), "10.0 MB");
+    assert_string_equal(text_human_bytes(15.26e6, buf), "15.3 MB");
+    assert_string_equal(text_human_bytes(-2.5e12, buf), "-2.50 TB");
     assert_string_equal(text_commas(0, buf), "0");
     assert_string_equal(text_commas(999, buf), "999");
     assert_string_equal(text_commas(12345, buf), "12,345");
