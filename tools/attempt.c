@@ -149,17 +149,27 @@ static int same_words(const struct child *a, const struct child *b)
            memcmp(a->words, b->words, a->len) == 0;
 }
 
-/* "; so did ranks 1, 2" for those whose words are the culprit's. */
+/* "in the same words: ranks 0, 2-5" for those whose words are the culprit's. */
 static void add_equals(const struct attempt *a, const struct child *culprit, char *out, size_t bytes)
 {
+    char list[512] = "";
     int n = 0;
     for (int r = 0; r < a->started; r++) {
-        const struct child *c = &a->children[r];
-        size_t len = strlen(out);
-        if (c == culprit || !same_words(c, culprit) || len + 64 > bytes)
+        int first = r;
+        while (r < a->started && &a->children[r] != culprit && same_words(&a->children[r], culprit))
+            r++;
+        if (r == first)
             continue;
-        snprintf(out + len, bytes - len, "%s%d", n++ ? ", " : "\nsherd: in the same words: rank ", c->rank);
+        size_t len = strlen(list);
+        len +=
+            (size_t)snprintf(list + len, sizeof(list) - len, "%s%d", n ? ", " : "", a->children[first].rank);
+        if (r - first > 1 && len < sizeof(list))
+            snprintf(list + len, sizeof(list) - len, "-%d", a->children[r - 1].rank);
+        n += r - first;
     }
+    size_t len = strlen(out);
+    if (n > 0)
+        snprintf(out + len, bytes - len, "\nsherd: in the same words: rank%s %s", n > 1 ? "s" : "", list);
 }
 
 /* Other ranks of this host that failed by themselves, and with other words. */

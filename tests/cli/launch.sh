@@ -161,6 +161,12 @@ kill -STOP "${ranks[1]}"
 ended 1 still.err
 has still.err "rank 1"
 
+# What all ranks say alike is told once, with the ranks that said it. Which of them came first is open.
+run 1 train tiny.yaml --ranks 3 --set run.dir=alike --set data.train=nowhere
+[ "$(grep -c 'nowhere' err)" -eq 1 ] || { complain "the same reason of three ranks is not told once"; show err; }
+! grep 'the same words' err | grep -vE '^sherd: in the same words: rank( [0-2]|s [0-2](-[0-2]|, [0-2](-[0-2])?)+)$' ||
+    complain "the ranks that said the same are not told in order"
+
 # The reason of the rank that failed first comes last, not that of those who only noticed.
 python3 - <<'END'
 import struct
