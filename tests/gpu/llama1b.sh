@@ -9,7 +9,8 @@
 #
 #   tests/gpu/llama1b.sh [SHERD]
 #
-# Needs about 60 GB in SCRATCH (default: /dev/shm, else /tmp). TRIAL=1 does the same on the CPU with a tiny model.
+# Needs about 60 GB in SCRATCH (default: /dev/shm, else /tmp), and some minutes; LAYERS=4 leaves out most blocks, to be
+# done in one. TRIAL=1 does the same on the CPU with a tiny model.
 set -eu
 cd "$(dirname "$0")/../.."
 sherd=$(realpath "${1:-build/tools/sherd}")
@@ -23,6 +24,7 @@ if [ -n "${TRIAL:-}" ]; then
         shape+=(--set "$s")
     done
 else
+    [ -z "${LAYERS:-}" ] || shape=(--set "model.layers=$LAYERS")
     command -v nvidia-smi >/dev/null && [ "$(nvidia-smi -L | grep -c '^GPU')" -ge $ranks ] ||
         { echo "fewer than $ranks GPUs here"; exit 77; }
 fi
