@@ -37,13 +37,24 @@ int64_t feed_steps(const struct feed *feed)
     return feed->total / feed->global + (feed->total % feed->global != 0);
 }
 
-/* The window's seq tokens and the seq tokens one further. */
-static int fill_row(const struct feed *feed, int64_t window, int32_t *tokens, int32_t *targets)
+/* seq tokens from the first on, and the seq tokens one further. */
+static int fill_row(const struct feed *feed, int64_t first, int32_t *tokens, int32_t *targets)
 {
-    int64_t seq = feed->seq, first = window * seq;
+    int64_t seq = feed->seq;
     SHERD_TRY(tokens_read(feed->tokens, first, seq, tokens));
     memcpy(targets, tokens + 1, (size_t)(seq - 1) * sizeof(*targets));
-    return tokens_read(feed->tokens, first + seq, 1, targets + seq - 1);
+    SHERD_TRY(tokens_read(feed->tokens, first + seq, 1, targets + seq - 1));
+    for (int64_t i = 0; i < seq && feed->has_end; i++)
+        if (tokens[i] == feed->end)
+            targets[i] = -1;
+    return SHERD_OK;
+}
+
+/* The token that the g-th sample of the run begins with. */
+static int64_t sample_first(const struct feed *feed, int64_t g)
+{
+    return feed->mix ? mix_at(feed->mix, &feed->sampler, feed->seq, g)
+                     : sampler_at(&feed->sampler, g) * feed->seq;
 }
 
 static void fill_empty(const struct feed *feed, int32_t *tokens, int32_t *targets)
@@ -63,7 +74,7 @@ int feed_fill(const struct feed *feed, int64_t cursor, int64_t m, int32_t *token
         if (feed->total > 0 && g >= feed->total)
             fill_empty(feed, tokens, targets);
         else
-            SHERD_TRY(fill_row(feed, sampler_at(&feed->sampler, g), tokens, targets));
+            SHERD_TRY(fill_row(feed, sample_first(feed, g), tokens, targets));
     }
     return SHERD_OK;
 }
@@ -85,7 +96,9 @@ int eval_fill(
     assert(k >= 0 && k < eval_count(feed, limit));
     int64_t first = (k * feed->world + feed->rank) * feed->micro;
     *rows = MIN(feed->micro, eval_windows(feed, limit) - first);
-    for (int64_t i = 0; i < *rows; i++, tokens += feed->seq, targets += feed->seq)
-        SHERD_TRY(fill_row(feed, first + i, tokens, targets));
+    for (int64_t i = 0; i < *rows; i++, tokens += feed->seq, targets += feed->seq) {
+        int64_t at = feed->held ? mix_held_at(feed->mix, feed->seq, first + i) : (first + i) * feed->seq;
+        SHERD_TRY(fill_row(feed, at, tokens, targets));
+    }
     return SHERD_OK;
 }

@@ -49,12 +49,42 @@ struct sampler {
 };
 int64_t sampler_at(const struct sampler *sampler, int64_t g);
 
+/* One path among several that are read more or less often than others. */
+struct mix_source {
+    int64_t first;   /* token that its first sample begins with */
+    int64_t windows; /* samples to train on; those after them are held out */
+    int64_t held;
+    int64_t draws; /* samples of it in an epoch: one pass over it, half of one, or three */
+};
+
+/* What an epoch is made of when paths have weights, or when a part of the data is held out for evaluation. A
+ * source is gone through again and again, every sample once in a pass, `draws` of them in each epoch. */
+struct mix {
+    struct mix_source *sources;
+    int n;
+    int64_t draws, held; /* over all sources */
+};
+/* `weights` has one for each path, passes of an epoch, or is NULL: then everything is one source. `split` is
+ * the fraction of the samples of each source, at its end, that is held out. ECONFIG names the path that has
+ * too few tokens. */
+int mix_init(struct mix *out, const struct tokens *tokens, const struct tokens_desc *desc,
+    const double *weights, double split, int64_t seq);
+void mix_finish(struct mix *mix);
+/* The token that the g-th sample of a run begins with; sampler->windows is mix->draws. */
+int64_t mix_at(const struct mix *mix, const struct sampler *sampler, int64_t seq, int64_t g);
+/* The same of the i-th sample held out. */
+int64_t mix_held_at(const struct mix *mix, int64_t seq, int64_t i);
+
 /* Which rows this rank reads. Plain data; the tokens are borrowed. Step by step the run consumes `global`
  * samples; sample j = (m * world + rank) * micro + i of a step is row i of the rank's micro-batch m, so that
  * the samples of a step, and their order, are the same for every world. */
 struct feed {
     const struct tokens *tokens;
     struct sampler sampler;
+    const struct mix *mix; /* borrowed; NULL = all windows of the stream, each once an epoch */
+    int held;              /* evaluation: of what the mix holds out */
+    int has_end;           /* what follows token `end` is no target of it: another document */
+    int32_t end;
     int64_t seq;
     int64_t total;  /* samples of the whole run: rows past it are empty; 0 = the run has no end */
     int64_t global; /* samples of a step: a multiple of micro * world */
@@ -72,6 +102,15 @@ int64_t feed_steps(const struct feed *feed);
  * `total` have tokens 0 and targets -1, so that they carry no loss and no weight. Thread-safe: a thread may
  * fill ahead. */
 int feed_fill(const struct feed *feed, int64_t cursor, int64_t m, int32_t *tokens, int32_t *targets);
+
+/* Reads the next step while this one is computed: a thread and two buffers. The feed is copied, what it
+ * borrows must outlive it. */
+struct ahead;
+int ahead_create(struct ahead **out, const struct feed *feed);
+void ahead_destroy(struct ahead *ahead); /* NULL is fine */
+/* All micro-batches of the step that begins at `cursor`: for each its tokens, then its targets. Valid until
+ * the next call. Any cursor will do, the one after the last is there already. */
+int ahead_take(struct ahead *ahead, int64_t cursor, const int32_t **rows);
 
 /* Evaluation: the first `limit` windows (0 = all) in the order of the stream, each exactly once, cut into
  * micro-batches that the ranks take in turns; the last one may be short, and ranks may get unequal numbers.

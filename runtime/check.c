@@ -10,6 +10,7 @@
 #include "optim/optim.h"
 #include "runtime/foreign.h"
 #include "runtime/keys.h"
+#include "runtime/reading.h"
 
 #define MICRO_DEFAULT 8
 #define EVAL_EVERY_DEFAULT 100
@@ -18,6 +19,11 @@
 static int derived(struct sherd_config *config, const char *path)
 {
     return config_note(config, key_find(path), CONFIG_DERIVED);
+}
+
+static int has_eval_data(const struct sherd_config *c)
+{
+    return c->data.val.n > 0 || c->data.split > 0;
 }
 
 static int settle_auto(struct sherd_config *c)
@@ -37,7 +43,7 @@ static int settle_auto(struct sherd_config *c)
         SHERD_TRY(derived(c, "train.epochs"));
     }
     if (c->train.eval_every == KEY_UNSET) {
-        c->train.eval_every = c->data.val.n > 0 ? EVAL_EVERY_DEFAULT : 0;
+        c->train.eval_every = has_eval_data(c) ? EVAL_EVERY_DEFAULT : 0;
         SHERD_TRY(derived(c, "train.eval_every"));
     }
     return SHERD_OK;
@@ -71,14 +77,28 @@ static int check_whole(const struct sherd_config *c, const char *path, double st
         c, path, "must be a whole number of steps, or below 1 as a fraction of all, not %.10g", steps);
 }
 
+static int check_data(const struct sherd_config *c)
+{
+    double *weights;
+    if (c->data.val.n > 0 && c->data.split > 0)
+        return CONFIG_FAIL(c, "data.split",
+            "evaluation is on data.val, so nothing need be held out of data.train; remove one of the two");
+    if (c->data.end >= c->model.vocab)
+        return CONFIG_FAIL(c, "data.end", "there is no token %lld in a vocabulary of %lld (model.vocab)",
+            (long long)c->data.end, (long long)c->model.vocab);
+    SHERD_TRY(reading_weights(c, &weights));
+    mem_free(weights);
+    return SHERD_OK;
+}
+
 /* Every checkpoint must have a loss, or the best one could be one that was never looked at. */
 static int check_keep_best(const struct sherd_config *c)
 {
     if (c->save.keep_best == 0 || c->save.keep == 0)
         return SHERD_OK;
-    if (c->data.val.n == 0 || c->train.eval_every == 0)
+    if (!has_eval_data(c) || c->train.eval_every == 0)
         return CONFIG_FAIL(c, "save.keep_best",
-            "the best checkpoints are those with the lowest validation loss, and there is none: set data.val and "
+            "the best checkpoints are those with the lowest validation loss, and there is none: set data.val (or data.split) and "
             "train.eval_every, or save.keep_best to 0");
     if (c->save.every % c->train.eval_every)
         return CONFIG_FAIL(c, "save.keep_best",
@@ -117,6 +137,7 @@ int config_settle(struct sherd_config *c)
     if (c->schedule.kind == SHERD_LR_WSD && c->schedule.decay <= 0)
         return CONFIG_FAIL(c, "schedule.kind",
             "wsd ends in a fall, but schedule.decay is 0; set it to a number of steps, or use constant");
+    SHERD_TRY(check_data(c));
     SHERD_TRY(check_keep_best(c));
     return c->train.steps > 0 ? config_check_steps(c, c->train.steps) : SHERD_OK;
 }
@@ -126,9 +147,9 @@ int config_check_train(const struct sherd_config *c)
     if (c->data.train.n == 0)
         return CONFIG_FAIL(c, "data.train",
             "there is nothing to train on; name files or folders, as data.train: [data/text]");
-    if (c->train.eval_every > 0 && c->data.val.n == 0)
+    if (c->train.eval_every > 0 && !has_eval_data(c))
         return CONFIG_FAIL(c, "train.eval_every",
-            "evaluates every %lld steps, but data.val is empty; name files or folders there, or set it to 0",
+            "evaluates every %lld steps, but data.val is empty; name files or folders there, set data.split to hold out a part of data.train, or set train.eval_every to 0",
             (long long)c->train.eval_every);
     return SHERD_OK;
 }

@@ -11,12 +11,12 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
-#include "data/data.h"
 #include "device/ops.h"
 #include "model/model.h"
 #include "runtime/config.h"
 #include "runtime/engine.h"
 #include "runtime/meter.h"
+#include "runtime/reading.h"
 #include "runtime/saving.h"
 
 #define PATH_BYTES 4096 /* of a checkpoint, as rank 0 tells it to all */
@@ -26,9 +26,8 @@ struct run {
     struct sherd_config config; /* a copy, with the batch derived and train.steps known */
     struct sherd_model *model;
     struct sherd_engine *engine;
-    struct tokens *train, *val;
-    struct feed feed, val_feed;
-    struct sherd_batch *micro; /* accum micro-batches, then evaluation batches, over `rows` */
+    struct reading data;
+    struct sherd_batch *micro; /* of a step, over what was read ahead; or of an evaluation, over `rows` */
     int32_t *rows;
     int n_eval;
     struct meter meter;
@@ -37,61 +36,28 @@ struct run {
     int rank, world;
 };
 
-static int open_tokens(struct run *r, struct tokens **out, const char *what, const struct sherd_texts *paths)
-{
-    struct tokens_desc d = { .what = what,
-        .paths = (const char *const *)paths->items,
-        .n_paths = paths->n,
-        .format = r->config.data.format,
-        .vocab = r->config.model.vocab };
-    return tokens_open(out, &d);
-}
-
-static int open_data(struct run *r)
-{
-    struct sherd_config *c = &r->config;
-    int64_t windows;
-    SHERD_TRY(open_tokens(r, &r->train, "data.train", &c->data.train));
-    SHERD_TRY(tokens_windows(r->train, c->batch.seq, &windows));
-    r->feed = (struct feed){ .tokens = r->train,
-        .sampler = { windows, (uint64_t)c->run.seed, c->data.shuffle },
-        .seq = c->batch.seq,
-        .total = c->train.steps ? 0 : c->train.epochs * windows,
-        .global = c->batch.global,
-        .micro = c->batch.micro,
-        .rank = r->rank,
-        .world = r->world };
-    SHERD_TRY(feed_check(&r->feed));
-    if (c->train.steps == 0)
-        c->train.steps = feed_steps(&r->feed);
-    SHERD_TRY(config_check_steps(c, c->train.steps));
-    if (c->data.val.n == 0 || c->train.eval_every == 0)
-        return SHERD_OK;
-    SHERD_TRY(open_tokens(r, &r->val, "data.val", &c->data.val));
-    r->val_feed = r->feed;
-    r->val_feed.tokens = r->val;
-    return tokens_windows(r->val, c->batch.seq, &r->val_feed.sampler.windows);
-}
-
 /* Windows that one evaluation reads over all ranks; 0 = all. */
 static int64_t eval_limit(const struct run *r)
 {
     return r->config.train.eval_batches * r->config.batch.micro * r->world;
 }
 
+/* Batch i over a row of tokens and one of targets. */
+static void set_batch(struct run *r, int64_t i, const int32_t *rows)
+{
+    int64_t row = r->config.batch.micro * r->config.batch.seq;
+    r->micro[i] = (struct sherd_batch){ rows + 2 * i * row, rows + (2 * i + 1) * row, r->config.batch.micro };
+}
+
 static int alloc_batches(struct run *r)
 {
-    int64_t accum = feed_accum(&r->feed), row = r->config.batch.micro * r->config.batch.seq;
-    r->n_eval = r->val ? (int)eval_count(&r->val_feed, eval_limit(r)) : 0;
-    int64_t n = MAX(accum, r->n_eval);
-    r->micro = mem_zalloc((size_t)n, sizeof(*r->micro));
-    r->rows = mem_zalloc((size_t)(2 * n * row), sizeof(*r->rows));
+    int64_t row = r->config.batch.micro * r->config.batch.seq;
+    r->n_eval = r->data.evaluates ? (int)eval_count(&r->data.eval, eval_limit(r)) : 0;
+    r->micro = mem_zalloc((size_t)MAX(feed_accum(&r->data.feed), r->n_eval), sizeof(*r->micro));
+    r->rows = mem_zalloc((size_t)(2 * r->n_eval * row), sizeof(*r->rows));
     if (!r->micro || !r->rows)
         return SHERD_ENOMEM;
-    for (int64_t i = 0; i < n; i++)
-        r->micro[i] =
-            (struct sherd_batch){ r->rows + 2 * i * row, r->rows + (2 * i + 1) * row, r->config.batch.micro };
-    return SHERD_OK;
+    return reading_start(&r->data);
 }
 
 /* {"config": "<the effective settings as YAML>"} */
@@ -153,7 +119,7 @@ static void say_start(struct run *r)
             "one rank alone: stage %d has nobody to shard over, and trains all the same", p->stage->number);
     log_info("memory of one rank: %s; see `sherd plan` for what it is", text_human_bytes((double)total, a));
     log_info("batch: %lld sequences = %lld micro x %lld accum x %d rank%s, of %lld tokens; %lld steps",
-        (long long)c->batch.global, (long long)c->batch.micro, (long long)feed_accum(&r->feed), r->world,
+        (long long)c->batch.global, (long long)c->batch.micro, (long long)feed_accum(&r->data.feed), r->world,
         r->world == 1 ? "" : "s", (long long)c->batch.seq, (long long)c->train.steps);
 }
 
@@ -211,15 +177,15 @@ static int evaluate(struct run *r)
 {
     double loss = 0;
     int64_t tokens = 0;
+    int64_t row = r->config.batch.micro * r->config.batch.seq;
     int st = SHERD_OK;
-    for (int k = 0; k < r->n_eval && st == SHERD_OK; k++)
-        st = eval_fill(&r->val_feed, eval_limit(r), k,
-            r->rows + 2 * k * r->config.batch.micro * r->config.batch.seq,
-            r->rows + (2 * k + 1) * r->config.batch.micro * r->config.batch.seq, &r->micro[k].batch);
+    for (int k = 0; k < r->n_eval && st == SHERD_OK; k++) {
+        set_batch(r, k, r->rows);
+        st = eval_fill(&r->data.eval, eval_limit(r), k, r->rows + 2 * k * row, r->rows + (2 * k + 1) * row,
+            &r->micro[k].batch);
+    }
     SHERD_TRY(comm_agree(r->engine->comm, st));
     st = sherd_engine_eval(r->engine, r->micro, r->n_eval, &loss, &tokens);
-    for (int k = 0; k < r->n_eval; k++)
-        r->micro[k].batch = r->config.batch.micro;
     if (st == SHERD_OK)
         saving_loss(&r->saving, loss);
     if (st == SHERD_OK && r->rank == 0) {
@@ -312,13 +278,15 @@ static int one_step(struct run *r)
 {
     struct sherd_step_stats stats;
     uint64_t before[SHERD_COLLECTIVES], sent[SHERD_COLLECTIVES];
-    int64_t accum = feed_accum(&r->feed), cursor = r->engine->samples_seen;
+    int64_t accum = feed_accum(&r->data.feed), cursor = r->engine->samples_seen;
+    const int32_t *rows;
     int st = watch_part(r->engine, WATCH_DATA, "data");
-    for (int64_t m = 0; m < accum && st == SHERD_OK; m++)
-        st = feed_fill(&r->feed, cursor, m, r->rows + 2 * m * r->feed.micro * r->feed.seq,
-            r->rows + (2 * m + 1) * r->feed.micro * r->feed.seq);
+    if (st == SHERD_OK)
+        st = ahead_take(r->data.ahead, cursor, &rows);
     if (st != SHERD_OK)
         return step_give_up(r->engine, st);
+    for (int64_t m = 0; m < accum; m++)
+        set_batch(r, m, rows);
     r->engine->flag = r->desc->stop && r->desc->stop(r->desc->ctx);
     engine_sent(r->engine, before);
     SHERD_TRY(sherd_engine_step(r->engine, r->micro, (int)accum, &stats));
@@ -344,7 +312,8 @@ static int loop(struct run *r)
             tell_libraries(r);
         SHERD_TRY(saving_poll(&r->saving));
         int stop = e->host_scalars[SCALAR_FLAG] > 0;
-        if (r->val && (due(e->step, r->config.train.eval_every) || e->step == r->config.train.steps) && !stop)
+        if (r->data.evaluates &&
+            (due(e->step, r->config.train.eval_every) || e->step == r->config.train.steps) && !stop)
             SHERD_TRY(evaluate(r));
         int last = stop || e->step == r->config.train.steps;
         int saves = r->config.save.what != SHERD_SAVE_NOTHING;
@@ -364,7 +333,7 @@ static int prepare(struct run *r)
     SHERD_TRY(config_check_train(&r->config));
     SHERD_TRY(config_derive_batch(&r->config, r->world));
     SHERD_TRY(sherd_config_model(&r->model, &r->config));
-    SHERD_TRY(open_data(r));
+    SHERD_TRY(reading_open(&r->data, &r->config, r->rank, r->world));
     if (r->rank == 0) {
         SHERD_TRY(file_mkdirs(r->config.run.dir));
         SHERD_TRY(saving_lock(&r->saving, r->config.run.dir));
@@ -427,8 +396,7 @@ out:
     meter_finish(&r.meter);
     sherd_engine_destroy(r.engine);
     sherd_model_destroy(r.model);
-    tokens_close(r.train);
-    tokens_close(r.val);
+    reading_finish(&r.data);
     mem_free(r.micro);
     mem_free(r.rows);
     mem_free(r.extra);

@@ -13,7 +13,7 @@
 #include "tools/args.h"
 #include "tools/out.h"
 
-#define BYTE_VOCAB_MOST 512 /* above it the ids are those of a tokenizer */
+#define BYTE_VOCAB_MOST 257 /* with a token that ends documents */
 #define PATH_MOST 4096
 
 /* One rank, one row, nothing trained. */
@@ -76,7 +76,7 @@ static int try_folder(struct speak *s, const char *folder, int *st)
     return 1;
 }
 
-/* Beside the weights, where the run began, where its data is; a small vocabulary is of bytes. */
+/* Beside the weights, where the run began, where its data is; a vocabulary as small as that is of bytes. */
 static int find_tokenizer(struct speak *s, const struct speak_desc *d)
 {
     const struct sherd_config *c = &s->config;
@@ -91,7 +91,8 @@ static int find_tokenizer(struct speak *s, const struct speak_desc *d)
         for (int i = 0; i < c->data.train.n; i++)
             try_folder(s, c->data.train.items[i], &st);
     }
-    if (st == SHERD_OK && !s->tokenizer && c->model.vocab >= 256 && c->model.vocab <= BYTE_VOCAB_MOST)
+    int is_bytes = c->model.vocab <= BYTE_VOCAB_MOST || c->data.format == SHERD_DATA_BYTES;
+    if (st == SHERD_OK && !s->tokenizer && c->model.vocab >= 256 && is_bytes)
         st = sherd_tokenizer_open(&s->tokenizer, "bytes");
     if (st != SHERD_OK)
         return out_fail(st);
@@ -101,7 +102,7 @@ static int find_tokenizer(struct speak *s, const struct speak_desc *d)
             "of %lld is not that of bytes; name one with --tokenizer",
             d->path, (long long)c->model.vocab);
     s->vocab = sherd_tokenizer_vocab(s->tokenizer);
-    if (s->vocab > c->model.vocab && s->vocab > 257)
+    if (s->vocab > c->model.vocab && s->vocab > BYTE_VOCAB_MOST)
         return out_refuse(
             "the tokenizer has %lld tokens, but the model knows %lld: it is that of another model",
             (long long)s->vocab, (long long)c->model.vocab);

@@ -103,7 +103,10 @@ struct sherd_config {
     } train;
     struct {
         struct sherd_texts train, val; /* files or folders */
+        struct sherd_texts weights;    /* numbers, one for each of `train`: passes over it in an epoch */
+        double split;                  /* fraction of `train` that is kept for evaluation */
         enum sherd_format format;
+        int64_t end; /* token that ends documents; -1 = of no concern */
         int shuffle;
     } data;
     struct {

@@ -109,6 +109,93 @@ static void expect_tokens(const struct tokens *t, const int32_t *want, int n)
     }
 }
 
+/* NAME.bin with 16 or 32 bit tokens and NAME.idx, whose bytes are then changed at `at`. */
+static void write_megatron(const char *name, int code, int at, int value)
+{
+    static const uint16_t narrow[] = { 7, 300, 65535, 1, 2 };
+    static const int32_t wide[] = { 7, 300, 65535, 1, 2 };
+    int width = code == 8 ? 2 : 4;
+    unsigned char index[34 + 2 * 12 + 3 * 8] = "MMIDIDX\0";
+    const int32_t lengths[] = { 3, 2 };
+    const int64_t counts[] = { 2, 3 }, places[] = { 0, 3 * width }, documents[] = { 0, 1, 2 };
+    char path[64];
+    index[9] = 1;
+    index[17] = (unsigned char)code;
+    memcpy(index + 18, counts, 16);
+    memcpy(index + 34, lengths, 8);
+    memcpy(index + 42, places, 16);
+    memcpy(index + 58, documents, 24);
+    if (at >= 0)
+        index[at] = (unsigned char)value;
+    snprintf(path, sizeof(path), "%s.idx", name);
+    write_file(path, index, sizeof(index));
+    snprintf(path, sizeof(path), "%s.bin", name);
+    if (width == 2)
+        write_file(path, narrow, sizeof(narrow));
+    else
+        write_file(path, wide, sizeof(wide));
+}
+
+static void megatron_is_read_by_any_of_its_names(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "m", "m.bin", "m.idx" };
+    const int32_t want[] = { 7, 300, 65535, 1, 2 };
+    struct tokens *t;
+    for (int code = 4; code <= 8; code += 4) {
+        write_megatron("m", code, -1, 0);
+        for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+            assert_int_equal(
+                open_one(&t, names[i], i % 2 ? SHERD_DATA_AUTO : SHERD_DATA_MEGATRON, 70000), SHERD_OK);
+            expect_tokens(t, want, 5);
+            tokens_close(t);
+        }
+    }
+    assert_int_equal(file_mkdirs("folder"), SHERD_OK);
+    write_megatron("folder/m", 8, -1, 0);
+    assert_int_equal(open_one(&t, "folder", SHERD_DATA_AUTO, 0), SHERD_OK);
+    expect_tokens(t, want, 5);
+    tokens_close(t);
+}
+
+static void wrong_megatron_is_refused_by_byte(void **state)
+{
+    (void)state;
+    static const struct {
+        int at, value;
+        const char *text;
+    } wrong[] = {
+        { 0, 'X', "byte 0" },
+        { 9, 2, "byte 9: version 2" },
+        { 17, 6, "byte 17: type 6" },
+        { 18, 200, "byte 18: 200 sequences" },
+        { 34, 2, "byte 50: sequence 1 begins at byte 6 of the tokens, but the one before ends at 4" },
+        { 38, 1, "its sequences make 8 bytes, but m.bin has 10" },
+        { 38 + 3, 255, "byte 38: sequence 1 has -" },
+        { 66, 3, "byte 66: document 1 begins at sequence 3 of 2" },
+        { 74, 1, "byte 74: the last document ends at sequence 1 of 2" },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
+        write_megatron("m", 8, wrong[i].at, wrong[i].value);
+        refuse("m", SHERD_DATA_AUTO, 0, SHERD_EFORMAT, "m.idx", wrong[i].text);
+    }
+    write_megatron("m", 8, -1, 0);
+    struct tokens *t;
+    int32_t out[5];
+    assert_int_equal(open_one(&t, "m", SHERD_DATA_AUTO, 1000), SHERD_OK);
+    assert_int_equal(tokens_read(t, 0, 5, out), SHERD_EFORMAT);
+    assert_non_null(strstr(sherd_error(), "m.bin: byte 4: token 65535"));
+    tokens_close(t);
+    write_megatron("m", 4, -1, 0);
+    write_file("m.bin", (int32_t[]){ 1, -5, 3, 4, 5 }, 20);
+    assert_int_equal(open_one(&t, "m", SHERD_DATA_AUTO, 0), SHERD_OK);
+    assert_int_equal(tokens_read(t, 0, 5, out), SHERD_EFORMAT);
+    assert_non_null(strstr(sherd_error(), "m.bin: byte 4: token -5"));
+    tokens_close(t);
+    write_file("alone.bin", "abcd", 4);
+    refuse("alone.bin", SHERD_DATA_MEGATRON, 0, SHERD_EFORMAT, "alone.bin", "no .idx beside it");
+}
+
 static void bytes_are_tokens(void **state)
 {
     (void)state;
@@ -263,6 +350,8 @@ static void missing_paths(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(megatron_is_read_by_any_of_its_names),
+        cmocka_unit_test(wrong_megatron_is_refused_by_byte),
         cmocka_unit_test(bytes_are_tokens),
         cmocka_unit_test(two_files_are_one_stream),
         cmocka_unit_test(llmc_both_widths),

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * From the section data of the settings to feeds.
+ */
+#include "runtime/reading.h"
+
+#include "base/log.h"
+
+#define WEIGHT_MOST 1e6
+
+int reading_weights(const struct sherd_config *c, double **out)
+{
+    int n = c->data.weights.n;
+    *out = NULL;
+    if (n == 0)
+        return SHERD_OK;
+    if (n != c->data.train.n)
+        return CONFIG_FAIL(c, "data.weights", "%d weights for the %d paths of data.train; give one for each",
+            n, c->data.train.n);
+    double *weights = mem_zalloc((size_t)n, sizeof(*weights));
+    if (!weights)
+        return SHERD_ENOMEM;
+    for (int i = 0; i < n; i++)
+        if (text_double(c->data.weights.items[i], &weights[i]) != SHERD_OK || weights[i] <= 0 ||
+            weights[i] > WEIGHT_MOST) {
+            mem_free(weights);
+            return CONFIG_FAIL(c, "data.weights",
+                "'%.60s' is no number above 0: it says how often an epoch goes through %s (0.5: half of it)",
+                c->data.weights.items[i], c->data.train.items[i]);
+        }
+    *out = weights;
+    return SHERD_OK;
+}
+
+static struct tokens_desc describe(
+    const struct sherd_config *c, const char *what, const struct sherd_texts *paths)
+{
+    return (struct tokens_desc){ .what = what,
+        .paths = (const char *const *)paths->items,
+        .n_paths = paths->n,
+        .format = c->data.format,
+        .vocab = c->model.vocab };
+}
+
+/* Samples of an epoch. */
+static int open_train(struct reading *r, const struct sherd_config *c, int64_t *windows)
+{
+    struct tokens_desc desc = describe(c, "data.train", &c->data.train);
+    double *weights;
+    SHERD_TRY(tokens_open(&r->train, &desc));
+    SHERD_TRY(tokens_windows(r->train, c->batch.seq, windows));
+    SHERD_TRY(reading_weights(c, &weights));
+    if (!weights && c->data.split <= 0)
+        return SHERD_OK;
+    int st = mix_init(&r->mix, r->train, &desc, weights, c->data.split, c->batch.seq);
+    mem_free(weights);
+    *windows = r->mix.draws;
+    return st;
+}
+
+static int open_eval(struct reading *r, const struct sherd_config *c)
+{
+    struct tokens_desc desc = describe(c, "data.val", &c->data.val);
+    r->eval = r->feed;
+    r->evaluates = c->train.eval_every > 0 && (c->data.val.n > 0 || r->mix.held > 0);
+    if (!r->evaluates)
+        return SHERD_OK;
+    if (c->data.val.n == 0) {
+        r->eval.held = 1;
+        r->eval.sampler.windows = r->mix.held;
+        return SHERD_OK;
+    }
+    r->eval.mix = NULL;
+    SHERD_TRY(tokens_open(&r->val, &desc));
+    r->eval.tokens = r->val;
+    return tokens_windows(r->val, c->batch.seq, &r->eval.sampler.windows);
+}
+
+/* Rank 0 tells what the files alone do not show. */
+static void tell(const struct reading *r, const struct sherd_config *c)
+{
+    char a[32], b[32];
+    int64_t windows = 0;
+    for (int i = 0; i < r->mix.n; i++)
+        windows += r->mix.sources[i].windows;
+    for (int i = 0; i < r->mix.n && c->data.weights.n; i++)
+        log_info("data.train: %s: %s samples, %s of them in an epoch", c->data.train.items[i],
+            text_commas(r->mix.sources[i].windows, a), text_commas(r->mix.sources[i].draws, b));
+    if (r->mix.held > 0)
+        log_info("data.split: %s samples held out of %s", text_commas(r->mix.held, a),
+            text_commas(r->mix.held + windows, b));
+}
+
+int reading_open(struct reading *r, struct sherd_config *c, int rank, int world)
+{
+    int64_t windows;
+    SHERD_TRY(open_train(r, c, &windows));
+    r->feed = (struct feed){ .tokens = r->train,
+        .sampler = { windows, (uint64_t)c->run.seed, c->data.shuffle },
+        .mix = r->mix.n ? &r->mix : NULL,
+        .has_end = c->data.end >= 0,
+        .end = (int32_t)c->data.end,
+        .seq = c->batch.seq,
+        .total = c->train.steps ? 0 : c->train.epochs * windows,
+        .global = c->batch.global,
+        .micro = c->batch.micro,
+        .rank = rank,
+        .world = world };
+    SHERD_TRY(feed_check(&r->feed));
+    if (c->train.steps == 0)
+        c->train.steps = feed_steps(&r->feed);
+    SHERD_TRY(config_check_steps(c, c->train.steps));
+    SHERD_TRY(open_eval(r, c));
+    if (rank == 0)
+        tell(r, c);
+    return SHERD_OK;
+}
+
+int reading_start(struct reading *r)
+{
+    return ahead_create(&r->ahead, &r->feed);
+}
+
+void reading_finish(struct reading *r)
+{
+    ahead_destroy(r->ahead);
+    mix_finish(&r->mix);
+    tokens_close(r->train);
+    tokens_close(r->val);
+    *r = (struct reading){ 0 };
+}

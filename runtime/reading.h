@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * What a run reads, from its settings: the files, what an epoch is made of, what is held out, and the steps
+ * read ahead.
+ */
+#ifndef SHERD_RUNTIME_READING_H
+#define SHERD_RUNTIME_READING_H
+
+#include "data/data.h"
+#include "runtime/config.h"
+
+struct reading {
+    struct tokens *train, *val;
+    struct mix mix;
+    struct feed feed, eval;
+    int evaluates; /* there is something to evaluate on */
+    struct ahead *ahead;
+};
+
+/* Opens the files for this rank, and settles train.steps when the run goes by epochs. Zero-initialize;
+ * finish with reading_finish, after a failure too. */
+int reading_open(struct reading *r, struct sherd_config *config, int rank, int world);
+/* The thread that reads ahead. */
+int reading_start(struct reading *r);
+void reading_finish(struct reading *r);
+/* data.weights as numbers, one for each of data.train; ECONFIG for another count, or what is no weight.
+ * *out is NULL without weights; mem_free it. */
+int reading_weights(const struct sherd_config *config, double **out);
+
+#endif

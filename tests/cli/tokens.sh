@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The sherd authors
+#
+# From text to token files to a model that writes text: tokenize, train on the folder with weights and a held-out
+# part, stop and go on, generate; and messages for what does not fit.
+tokenizers=$(realpath "$(dirname "$0")")/../golden/tokenizers
+. "$(dirname "$0")/lib.sh"
+
+make_tiny
+for i in $(seq 1 200); do echo "the unit holds a shard $i of the gradient"; done >one.txt
+python3 -c '
+import json
+for i in range(300): print(json.dumps({"id": i, "body": f"rank {i} reduces the unit\n" * (i % 3)}))' >two.jsonl
+
+# The same files whatever the threads, in as many as asked for.
+for threads in 1 3; do
+    run 0 tokenize --tokenizer "$tokenizers/qwen.json" -o one$threads --threads $threads --shard 1000 one.txt
+    has out "1 documents"
+done
+diff -r one1 one3 >/dev/null || complain "three threads wrote other files than one"
+[ "$(ls one1)" = "$(printf 'tokenizer.json\ntokens-%06d.bin\n' 1 | sort; ls one1 | grep -E 'tokens(-00000[2-9]\.bin|\.json)')" ] ||
+    complain "files: $(ls one1)"
+[ "$(stat -c %s one1/tokens-000001.bin)" -eq 3024 ] || complain "a shard is not of 1000 tokens"
+run 0 tokenize --tokenizer one1 -o two --field body two.jsonl --json
+json 'r["documents"] == 200 and r["files"] == 1 and r["vocab"] < 400'
+
+# Trained on both, with weights, evaluated on what is held out; stopped and gone on from, at another world.
+sets=(--set data.train=[one1,two] --set data.weights=[1,0.5] --set data.split=0.1 --set model.vocab=384
+    --set train.eval_every=2 --set data.end=0)
+run 0 train tiny.yaml "${sets[@]}" --set run.dir=whole --set train.steps=8 --set schedule.steps=8
+has err "data.train: two: "
+has err "data.split: "
+has err "validation loss"
+run 0 train tiny.yaml "${sets[@]}" --set run.dir=parts --set train.steps=5 --set schedule.steps=8
+run 0 train tiny.yaml "${sets[@]}" --set run.dir=parts --set train.steps=8 --set schedule.steps=8 --resume
+run 0 diff whole parts
+run 0 generate whole --prompt "the unit" --tokens 6
+has out "the unit"
+run 0 merge whole model
+run 2 generate model --prompt x
+has err "name one with --tokenizer"
+run 0 generate whole --prompt "the unit" --tokens 6
+mv out first
+run 0 generate model --prompt "the unit" --tokens 6 --tokenizer one1
+cmp -s out first || complain "the merged model writes another text"
+
+# What does not fit.
+run 2 train tiny.yaml --set data.train=[one1] --set run.dir=x
+has err "are of a vocabulary of"
+run 2 train tiny.yaml "${sets[@]}" --set data.weights=[1] --set run.dir=x
+has err "data.weights: 1 weights for the 2 paths"
+run 2 train tiny.yaml "${sets[@]}" --set data.weights=[1,-1] --set run.dir=x
+has err "'-1' is no number above 0"
+run 2 train tiny.yaml "${sets[@]}" --set data.val=text --set run.dir=x
+has err "nothing need be held out"
+run 1 tokenize --tokenizer one1 -o one1 one.txt
+has err "one1: the folder is not empty"
+printf 'good\nbad \xff here\n' >bad.txt
+run 1 tokenize --tokenizer one1 -o bad bad.txt
+has err "bad.txt: byte 9: 0xff is not UTF-8"
+[ -e bad ] && complain "a failed run left its folder"
+run 0 tokenize --tokenizer bytes -o raw bad.txt
+printf '{"body": "a"}\n{"body": 3}\n' >bad.jsonl
+run 1 tokenize --tokenizer one1 -o bad --field body bad.jsonl
+has err "bad.jsonl: byte 14: the object has no text 'body'"
+printf '{"body": "a"}\n{"body": \n' >bad.jsonl
+run 1 tokenize --tokenizer one1 -o bad --field body bad.jsonl
+has err "bad.jsonl: byte 14:"
+mkdir old && echo '{}' >old/vocab.json
+run 1 tokenize --tokenizer old -o bad one.txt
+has err "only the older vocab.json"
+run 2 tokenize --tokenizer one1 -o bad --end '<none>' one.txt
+has err "no token '<none>'"
+truncate -s -2 one1/tokens-000001.bin
+run 1 train tiny.yaml "${sets[@]}" --set run.dir=x
+has err "one1/tokens-000001.bin: byte 8"
+finish
