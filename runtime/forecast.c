@@ -215,8 +215,12 @@ static void reduce(struct walk *k, int unit)
 static void norm(struct walk *k)
 {
     const struct plan *p = &k->plan;
+    const struct program_code *updates = &p->program.list[PROGRAM_UPDATES];
     double each = p->stage->grad == SHARD_SHARDED ? sizeof(float) : elem_bytes(p->memory_desc.reduce);
-    for (int u = 0; u < p->layout.n_units; u++) {
+    for (int i = updates->n - 1; i >= 0; i--) { /* as they were reduced */
+        int u = updates->at[i].index;
+        if (updates->at[i].op != PROGRAM_UPDATE)
+            continue;
         double seconds =
             k->m->launch + each * (double)layout_slice(&p->layout, u, SHARD_TRAINED) / k->m->memory_rate;
         await(k, k->units[u].reduced);

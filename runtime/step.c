@@ -152,25 +152,29 @@ static int sum_over_ranks(struct sherd_engine *e, double *out, const double *own
                         .out = out, .in = all, .n = sherd_comm_size(e->comm), .stride = n, .cols = n });
 }
 
-/* Square sum of the rank's own slice of every gradient, whatever the stage holds of it. */
-static int run_norm(struct sherd_engine *e)
+/* Adds the square sum of the rank's own slice of a unit's gradient, whatever the stage holds of it. */
+static int add_squares(struct sherd_engine *e, int unit)
 {
     const struct shard_store *s = &e->store;
-    size_t bytes = sherd_dtype_bytes(s->grad_type);
-    for (int u = 0; u < e->plan.layout.n_units; u++) {
-        int64_t slice = layout_slice(&e->plan.layout, u, SHARD_TRAINED);
-        if (slice == 0)
-            continue;
-        SHERD_TRY(move_await_grad(&e->mover, u));
-        const char *own =
-            (const char *)s->units[u].grad + bytes * (size_t)(slice * s->rank - store_state_first(s, u));
-        SHERD_TRY(
-            sherd_square_sum(e->compute, &(struct sherd_square_sum){ .sum = e->scalars + SCALAR_OWN_SQUARES,
-                                             .x = own,
-                                             .n = slice,
-                                             .type = s->grad_type,
-                                             .scratch = e->scratch }));
-    }
+    int64_t slice = layout_slice(&e->plan.layout, unit, SHARD_TRAINED);
+    int64_t first = slice * s->rank - store_state_first(s, unit);
+    SHERD_TRY(move_await_grad(&e->mover, unit));
+    return sherd_square_sum(e->compute,
+        &(struct sherd_square_sum){ .sum = e->scalars + SCALAR_OWN_SQUARES,
+            .x = (const char *)s->units[unit].grad + sherd_dtype_bytes(s->grad_type) * (size_t)first,
+            .n = slice,
+            .type = s->grad_type,
+            .scratch = e->scratch });
+}
+
+/* Units in the order in which they were reduced, which is that of their updates reversed: the last reduction,
+ * often the largest, goes on beside the sums of all others. */
+static int run_norm(struct sherd_engine *e)
+{
+    const struct program_code *updates = &e->plan.program.list[PROGRAM_UPDATES];
+    for (int i = updates->n - 1; i >= 0; i--)
+        if (updates->at[i].op == PROGRAM_UPDATE)
+            SHERD_TRY(add_squares(e, updates->at[i].index));
     /* loss and squares stand side by side in both places */
     return sum_over_ranks(e, e->scalars + SCALAR_LOSS, e->scalars + SCALAR_OWN_LOSS, 2);
 }
