@@ -27,12 +27,12 @@ static int size(const char *op, const char *field, int64_t value, int64_t min, i
 
 static int type_of(const char *op, const char *field, enum sherd_dtype type)
 {
-    if (type == SHERD_F32 || type == SHERD_BF16)
+    if (type == SHERD_F32 || type == SHERD_BF16 || type == SHERD_F16)
         return SHERD_OK;
     if (!sherd_dtype_bytes(type))
         return SHERD_FAIL(SHERD_EINVAL, "%s: %s is %d, which is no element type", op, field, (int)type);
-    return SHERD_FAIL(
-        SHERD_EUNSUPPORTED, "%s: %s is %s, operations know f32 and bf16", op, field, sherd_dtype_name(type));
+    return SHERD_FAIL(SHERD_EUNSUPPORTED, "%s: %s is %s, operations know f32, bf16 and f16", op, field,
+        sherd_dtype_name(type));
 }
 
 static int number(const char *op, const char *field, float value)
@@ -378,6 +378,9 @@ static int place_of(const char *op, enum sherd_dtype type, int64_t first, int64_
     SHERD_TRY(type_of(op, "state_type", type));
     if (type == SHERD_F32)
         return SHERD_OK;
+    if (type != SHERD_BF16)
+        return SHERD_FAIL(
+            SHERD_EUNSUPPORTED, "%s: state_type is %s, states are f32 or bf16", op, sherd_dtype_name(type));
     SHERD_TRY(size(op, "first", first, 0, (INT64_C(1) << 34) - n));
     return size(op, "step", step, 1, INT32_MAX);
 }

@@ -32,7 +32,7 @@ size_t sherd_norm_backward_scratch(const struct sherd_norm_backward *a)
 
 size_t sherd_attention_forward_scratch(const struct sherd_attention_forward *a)
 {
-    return a->type == SHERD_BF16 ? SCRATCH_ATTENTION_SMALL : 0;
+    return a->type != SHERD_F32 ? SCRATCH_ATTENTION_SMALL : 0;
 }
 
 /* The dot products of out and dout, [B,H,T]; then, where storage is not float, sums of dq, [B,T,H,D]; or what

@@ -2,7 +2,7 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * Matrix products: c is cut into tiles by its sizes alone, each tile is the work of one thread and of
- * OpenBLAS with one thread. bf16 operands are converted a panel at a time.
+ * OpenBLAS with one thread. 16-bit operands are converted a panel at a time.
  */
 #include <cblas.h>
 

@@ -35,6 +35,10 @@ VEC_INLINE void weight_store(
         memcpy((float *)param + at, w, (size_t)n * sizeof(*w));
         return;
     }
+    if (type == SHERD_F16) {
+        vec_store(param, at, n, type, w);
+        return;
+    }
     bf16 *h = (bf16 *)param + at;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
@@ -264,13 +268,12 @@ int cpu_clip_factor(struct cpu_lane *lane, const void *args)
 {
     const struct sherd_clip_factor *a = args;
     (void)lane;
-    double norm = sqrt(*a->square_sum);
+    double scale = a->scale ? *a->scale : 1.0, norm = sqrt(*a->square_sum) / scale, factor = 1.0;
     *a->norm = norm;
     if (!isfinite(norm) || (a->loss && !isfinite(*a->loss)))
-        *a->factor = NAN;
+        factor = (double)NAN;
     else if (a->max_norm > 0)
-        *a->factor = (float)fmin(1.0, (double)a->max_norm / (norm + 1e-6));
-    else
-        *a->factor = 1.0f;
+        factor = fmin(1.0, (double)a->max_norm / (norm + 1e-6));
+    *a->factor = (float)(factor / scale);
     return SHERD_OK;
 }

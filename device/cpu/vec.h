@@ -85,10 +85,16 @@ VEC_INLINE const float *vec_load(const void *p, int64_t at, int64_t n, enum sher
 {
     if (type == SHERD_F32)
         return (const float *)p + at;
-    const bf16 *h = (const bf16 *)p + at;
+    const uint16_t *h = (const uint16_t *)p + at;
+    if (type == SHERD_BF16) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        buf[i] = bf16_to_float(h[i]);
+        for (int64_t i = 0; i < n; i++)
+            buf[i] = bf16_to_float(h[i]);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            buf[i] = f16_to_float(h[i]);
+    }
     return buf;
 }
 
@@ -103,10 +109,16 @@ VEC_INLINE void vec_store(void *p, int64_t at, int64_t n, enum sherd_dtype type,
 {
     if (type == SHERD_F32)
         return;
-    bf16 *h = (bf16 *)p + at;
+    uint16_t *h = (uint16_t *)p + at;
+    if (type == SHERD_BF16) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        h[i] = bf16_from_float(buf[i]);
+        for (int64_t i = 0; i < n; i++)
+            h[i] = bf16_from_float(buf[i]);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            h[i] = f16_from_float(buf[i]);
+    }
 }
 
 /* Largest of n floats, n >= 1; NaN is passed over. */

@@ -49,7 +49,7 @@ static int attn_open(struct cuda_device *cd)
 static int find_cudnn(struct attn_cudnn **out, struct cuda_device *cd, enum sherd_dtype type)
 {
     *out = NULL;
-    if (type != SHERD_BF16)
+    if (type == SHERD_F32)
         return SHERD_OK;
     if (!cd->attention)
         SHERD_TRY(attn_open(cd));
@@ -79,7 +79,7 @@ static int backward(struct sherd_queue *queue, const struct sherd_attention_back
 static int is_settled(const struct sherd_queue *queue, enum sherd_dtype type)
 {
     const struct attn *attn = cuda_device(queue->dev)->attention;
-    return type != SHERD_BF16 || (attn && !attn->cudnn);
+    return type == SHERD_F32 || (attn && !attn->cudnn);
 }
 
 static const struct attn_cudnn *cudnn_of(const struct sherd_queue *queue)

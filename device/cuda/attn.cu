@@ -14,6 +14,7 @@
 #include "device/cuda/attn.h"
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 extern "C" {
 #include "base/status.h"
@@ -25,6 +26,7 @@ extern "C" {
 #define LOG2E 1.44269504088896340736f
 
 typedef __nv_bfloat16 bf16_t;
+typedef __half f16_t;
 
 /* Everything a kernel needs to know, by value. */
 struct attn_shape {
@@ -63,6 +65,11 @@ static __device__ float to_float(bf16_t x)
     return __bfloat162float(x);
 }
 
+static __device__ float to_float(f16_t x)
+{
+    return __half2float(x);
+}
+
 static __device__ void from_float(float *y, float x)
 {
     *y = x;
@@ -71,6 +78,11 @@ static __device__ void from_float(float *y, float x)
 static __device__ void from_float(bf16_t *y, float x)
 {
     *y = __float2bfloat16_rn(x);
+}
+
+static __device__ void from_float(f16_t *y, float x)
+{
+    *y = __float2half_rn(x);
 }
 
 /* Four neighbours at once; p is aligned to four elements. */
@@ -84,6 +96,13 @@ static __device__ float4 load4(const bf16_t *p)
     uint2 raw = *(const uint2 *)p;
     float2 lo = __bfloat1622float2(*(__nv_bfloat162 *)&raw.x),
            hi = __bfloat1622float2(*(__nv_bfloat162 *)&raw.y);
+    return make_float4(lo.x, lo.y, hi.x, hi.y);
+}
+
+static __device__ float4 load4(const f16_t *p)
+{
+    uint2 raw = *(const uint2 *)p;
+    float2 lo = __half22float2(*(__half2 *)&raw.x), hi = __half22float2(*(__half2 *)&raw.y);
     return make_float4(lo.x, lo.y, hi.x, hi.y);
 }
 
@@ -518,6 +537,8 @@ int attn_own_forward(cudaStream_t stream, const struct sherd_attention_forward *
         return forward_pick<float>(stream, a);
     case SHERD_BF16:
         return forward_pick<bf16_t>(stream, a);
+    case SHERD_F16:
+        return forward_pick<f16_t>(stream, a);
     default:
         return cuda_unsupported("attention_forward", a->type);
     }
@@ -531,6 +552,8 @@ int attn_own_backward(cudaStream_t stream, const struct sherd_attention_backward
         return backward_pick<float>(stream, a);
     case SHERD_BF16:
         return backward_pick<bf16_t>(stream, a);
+    case SHERD_F16:
+        return backward_pick<f16_t>(stream, a);
     default:
         return cuda_unsupported("attention_backward", a->type);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Attention on the GPU has two implementations: cuDNN's (bf16, where it takes the shape) and sherd's own
+ * Attention on the GPU has two implementations: cuDNN's (16 bits, where it takes the shape) and sherd's own
  * kernels (everything else). attn.c chooses and says so once in the log; both give the same bits from run to
  * run, but for cuDNN's backward where any order is allowed.
  */
@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-/* attn.cu: any head size up to SHERD_MAX_HEAD_DIM, any sequence, F32 and BF16. */
+/* attn.cu: any head size up to SHERD_MAX_HEAD_DIM, any sequence, F32, BF16 and F16. */
 int attn_own_forward(cudaStream_t stream, const struct sherd_attention_forward *a);
 int attn_own_backward(cudaStream_t stream, const struct sherd_attention_backward *a);
 

@@ -26,11 +26,10 @@
 
 enum { Q = 1, K, V, O, LSE, DO, DQ, DK, DV, DQ_SUM, ROWSUM, SCALE, NEG_INF, ONE };
 
-#define BF16 CUDNN_DATA_BFLOAT16
 #define F32 CUDNN_DATA_FLOAT
 
 struct shape {
-    int64_t batch, seq, heads, kv_heads, head_dim;
+    int64_t batch, seq, heads, kv_heads, head_dim, type; /* type: BF16 or F16, and no padding */
 };
 
 struct plan {
@@ -51,6 +50,7 @@ struct attn_cudnn {
 
 struct views {
     struct dims q, k, v, o, row, score;
+    cudnnDataType_t type;
 };
 
 /* The layouts of one run over b batches and k kv heads. */
@@ -65,6 +65,7 @@ static struct views view(const struct shape *s, int64_t b, int64_t k)
         .o = { { b, h, T, D }, { T * out, D, out, 1 } },
         .row = { { b, h, T, 1 }, { s->heads * T, T, 1, 1 } },
         .score = dims_packed(b, h, T, T),
+        .type = s->type == SHERD_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF,
     };
 }
 
@@ -91,7 +92,8 @@ static void describe_forward(struct graph *g, const struct views *v)
 {
     struct dims row = dims_packed(v->q.n[0], v->q.n[1], v->q.n[2], 1);
     desc_t scores = graph_virtual(g, v->score, F32);
-    graph_matmul(g, scores, graph_tensor(g, Q, v->q, BF16), graph_tensor(g, K, dims_swapped(v->k), BF16));
+    graph_matmul(
+        g, scores, graph_tensor(g, Q, v->q, v->type), graph_tensor(g, K, dims_swapped(v->k), v->type));
     desc_t scaled = pointwise(g, CUDNN_POINTWISE_MUL, v->score, scores, graph_scalar(g, SCALE));
     desc_t masked = causal(g, v->score, scaled);
 
@@ -102,23 +104,23 @@ static void describe_forward(struct graph *g, const struct views *v)
     graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, sum, e);
     desc_t log_sum = pointwise(g, CUDNN_POINTWISE_LOG, row, sum, NULL);
     graph_pointwise(g, CUDNN_POINTWISE_ADD, F32, graph_tensor(g, LSE, v->row, F32), max, log_sum, NULL, 0);
-    desc_t p = graph_virtual(g, v->score, BF16);
+    desc_t p = graph_virtual(g, v->score, v->type);
     graph_pointwise(g, CUDNN_POINTWISE_DIV, F32, p, e, sum, NULL, 0);
-    graph_matmul(g, graph_tensor(g, O, v->o, BF16), p, graph_tensor(g, V, v->v, BF16));
+    graph_matmul(g, graph_tensor(g, O, v->o, v->type), p, graph_tensor(g, V, v->v, v->type));
 }
 
 /* dy = x' r per query head, added up over the q heads of each kv head. x is [b,h,T,T], r [b,h,T,D]. */
 static void transposed_product(
     struct graph *g, const struct views *v, int64_t uid, struct dims out, desc_t x, desc_t r)
 {
-    desc_t xt = graph_virtual(g, dims_swapped(v->score), BF16);
+    desc_t xt = graph_virtual(g, dims_swapped(v->score), v->type);
     graph_reshape(g, xt, x);
-    desc_t y = graph_tensor(g, uid, out, BF16);
+    desc_t y = graph_tensor(g, uid, out, v->type);
     if (v->q.n[1] == out.n[1]) {
         graph_matmul(g, y, xt, r);
         return;
     }
-    desc_t each = graph_virtual(g, dims_packed(v->q.n[0], v->q.n[1], v->q.n[2], v->q.n[3]), BF16);
+    desc_t each = graph_virtual(g, dims_packed(v->q.n[0], v->q.n[1], v->q.n[2], v->q.n[3]), v->type);
     graph_matmul(g, each, xt, r);
     graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, y, each);
 }
@@ -127,14 +129,14 @@ static void describe_backward(struct graph *g, const struct views *v, int any_or
 {
     struct dims row = dims_packed(v->q.n[0], v->q.n[1], v->q.n[2], 1);
     struct dims head = dims_packed(v->q.n[0], v->q.n[1], v->q.n[2], v->q.n[3]);
-    desc_t q = graph_tensor(g, Q, v->q, BF16), kt = graph_tensor(g, K, dims_swapped(v->k), BF16);
-    desc_t vt = graph_tensor(g, V, dims_swapped(v->v), BF16), dout = graph_tensor(g, DO, v->o, BF16);
+    desc_t q = graph_tensor(g, Q, v->q, v->type), kt = graph_tensor(g, K, dims_swapped(v->k), v->type);
+    desc_t vt = graph_tensor(g, V, dims_swapped(v->v), v->type), dout = graph_tensor(g, DO, v->o, v->type);
     desc_t scale = graph_scalar(g, SCALE);
 
     /* rowsum[t] = dout[t] . out[t] */
     desc_t dot = graph_virtual(g, row, F32), rowsum = graph_tensor(g, ROWSUM, row, F32);
     graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, dot,
-        pointwise(g, CUDNN_POINTWISE_MUL, head, dout, graph_tensor(g, O, v->o, BF16)));
+        pointwise(g, CUDNN_POINTWISE_MUL, head, dout, graph_tensor(g, O, v->o, v->type)));
     graph_pointwise(g, CUDNN_POINTWISE_MUL, F32, rowsum, dot, graph_scalar(g, ONE), NULL, 0);
 
     /* p = exp(q k' scale - lse); dv = p' dout */
@@ -152,9 +154,9 @@ static void describe_backward(struct graph *g, const struct views *v, int any_or
     desc_t ds = pointwise(
         g, CUDNN_POINTWISE_MUL, v->score, pointwise(g, CUDNN_POINTWISE_MUL, v->score, centred, p), scale);
     transposed_product(g, v, DK, v->k, ds, q);
-    desc_t k = graph_virtual(g, v->k, BF16);
+    desc_t k = graph_virtual(g, v->k, v->type);
     graph_reshape(g, k, kt);
-    desc_t dq = graph_tensor(g, DQ, v->q, BF16);
+    desc_t dq = graph_tensor(g, DQ, v->q, v->type);
     if (!any_order) {
         graph_matmul(g, dq, ds, k);
         return;
@@ -281,13 +283,13 @@ static struct plan *look_up(
 
 int attn_cudnn_has_forward(const struct attn_cudnn *c, const struct sherd_attention_forward *a)
 {
-    struct shape shape = { a->batch, a->seq, a->heads, a->kv_heads, a->head_dim };
+    struct shape shape = { a->batch, a->seq, a->heads, a->kv_heads, a->head_dim, a->type };
     return look_up(c, &shape, 0, 0) != NULL;
 }
 
 int attn_cudnn_has_backward(const struct attn_cudnn *c, const struct sherd_attention_backward *a)
 {
-    struct shape shape = { a->batch, a->seq, a->heads, a->kv_heads, a->head_dim };
+    struct shape shape = { a->batch, a->seq, a->heads, a->kv_heads, a->head_dim, a->type };
     return look_up(c, &shape, 1, a->any_order != 0) != NULL;
 }
 
@@ -321,17 +323,17 @@ static int find(
 
 static int find_forward(struct attn_cudnn *c, struct plan **p, const struct sherd_attention_forward *a)
 {
-    if (a->type != SHERD_BF16)
-        return SHERD_FAIL(SHERD_EUNSUPPORTED, "cuDNN's attention is for bf16");
-    struct shape shape = { a->batch, a->seq, a->heads, a->kv_heads, a->head_dim };
+    if (a->type == SHERD_F32)
+        return SHERD_FAIL(SHERD_EUNSUPPORTED, "cuDNN's attention is for types of 16 bits");
+    struct shape shape = { a->batch, a->seq, a->heads, a->kv_heads, a->head_dim, a->type };
     return find(c, p, shape, 0, 0, SCRATCH_ATTENTION_SMALL);
 }
 
 static int find_backward(struct attn_cudnn *c, struct plan **p, const struct sherd_attention_backward *a)
 {
-    if (a->type != SHERD_BF16)
-        return SHERD_FAIL(SHERD_EUNSUPPORTED, "cuDNN's attention is for bf16");
-    struct shape shape = { a->batch, a->seq, a->heads, a->kv_heads, a->head_dim };
+    if (a->type == SHERD_F32)
+        return SHERD_FAIL(SHERD_EUNSUPPORTED, "cuDNN's attention is for types of 16 bits");
+    struct shape shape = { a->batch, a->seq, a->heads, a->kv_heads, a->head_dim, a->type };
     int any_order = a->any_order != 0;
     int64_t bytes =
         scratch_attention_backward(a->batch, a->seq, a->heads, a->kv_heads, a->head_dim, any_order);

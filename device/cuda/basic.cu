@@ -178,8 +178,10 @@ extern "C" void cuda_reduce_parts(
     unsigned blocks = blocks_for(cols, SUM_LANES);
     if (type == SHERD_F32)
         reduce_parts_kernel<float><<<blocks, block, 0, stream>>>((float *)out, parts, n_parts, cols);
-    else
+    else if (type == SHERD_BF16)
         reduce_parts_kernel<bf16><<<blocks, block, 0, stream>>>((bf16 *)out, parts, n_parts, cols);
+    else
+        reduce_parts_kernel<f16><<<blocks, block, 0, stream>>>((f16 *)out, parts, n_parts, cols);
 }
 
 extern "C" int cuda_bias_backward(struct sherd_queue *queue, const void *args)
@@ -191,7 +193,7 @@ extern "C" int cuda_bias_backward(struct sherd_queue *queue, const void *args)
     dim3 block(SUM_LANES, SUM_ROWS);
     if (a->rows == 0 || a->cols == 0)
         return SHERD_OK;
-    if (a->grad_type != SHERD_F32 && a->grad_type != SHERD_BF16)
+    if (a->grad_type != SHERD_F32 && a->grad_type != SHERD_BF16 && a->grad_type != SHERD_F16)
         return cuda_unsupported("bias_backward", a->grad_type);
     WITH_TYPE("bias_backward", a->type, T, WITH_WIDTH(a->cols % WIDE == 0 && aligned16(a->dy), {
         dim3 grid(blocks_for(a->cols, SUM_LANES * W), (unsigned)parts);

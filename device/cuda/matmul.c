@@ -3,7 +3,7 @@
  *
  * Matrix products by cuBLASLt, with plans kept for the shapes seen. cuBLASLt counts columns first: our
  * row-major c[m,n] is its column-major n x m, so it is asked for transposed(c) = transposed(b) transposed(a),
- * and no data moves. Float products are float throughout (no TF32); sums of bf16 products are float. Only
+ * and no data moves. Float products are float throughout (no TF32); sums of 16-bit products are float. Only
  * algorithms that give the same bits at every run are allowed; which of them is used is the library's first
  * answer, or, where the device was opened with `tune`, the one that was fastest here.
  */
@@ -115,7 +115,7 @@ static uint8_t alignment(const void *p)
 
 static cudaDataType_t lt_type(int type)
 {
-    return type == SHERD_F32 ? CUDA_R_32F : CUDA_R_16BF;
+    return type == SHERD_F32 ? CUDA_R_32F : type == SHERD_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
 /* The library adds the bias where it has the type of the output; else a kernel of ours does. */

@@ -303,7 +303,7 @@ extern "C" int cuda_norm_backward(struct sherd_queue *queue, const void *args)
     cudaStream_t stream = cuda_enter(queue);
     if (a.rows == 0 || a.cols == 0)
         return SHERD_OK;
-    if (a.grad_type != SHERD_F32 && a.grad_type != SHERD_BF16)
+    if (a.grad_type != SHERD_F32 && a.grad_type != SHERD_BF16 && a.grad_type != SHERD_F16)
         return cuda_unsupported("norm_backward", a.grad_type);
     if (a.kind == SHERD_RMS_NORM)
         a.db = NULL;

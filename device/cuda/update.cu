@@ -74,6 +74,12 @@ static __device__ __forceinline__ void store_param(float *param, int16_t *, cons
 }
 
 template <int W>
+static __device__ __forceinline__ void store_param(f16 *param, int16_t *, const float (&w)[W], int k)
+{
+    store<W>(param, w, k);
+}
+
+template <int W>
 static __device__ __forceinline__ void store_param(bf16 *param, int16_t *low, const float (&w)[W], int k)
 {
     store_halves<W>(param, low, w, k);
@@ -118,8 +124,8 @@ static struct draws draws_of(uint64_t seed, uint64_t stream, int64_t step, int64
 static __device__ __forceinline__ uint4 philox(uint64_t seed, uint64_t stream, uint64_t counter)
 {
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    uint4 c = make_uint4(
-        (uint32_t)counter, (uint32_t)(counter >> 32), (uint32_t)stream, (uint32_t)(stream >> 32));
+    uint4 c =
+        make_uint4((uint32_t)counter, (uint32_t)(counter >> 32), (uint32_t)stream, (uint32_t)(stream >> 32));
 #pragma unroll
     for (int i = 0; i < 10; i++) {
         uint32_t h0 = __umulhi(0xD2511F53u, c.x), l0 = 0xD2511F53u * c.x;
@@ -250,16 +256,18 @@ extern "C" int cuda_adamw(struct sherd_queue *queue, const void *args)
     int wide = aligned16(a->param) && aligned16(a->master) && aligned16(a->low) && aligned16(a->m) &&
                aligned16(a->v) && aligned16(a->grad);
     WITH_TYPE("adamw", param_type, P,
-        WITH_TYPE("adamw", a->grad_type, G, WITH_TYPE("adamw", a->state_type, S, WITH_WIDTH(wide, {
+        WITH_TYPE("adamw", a->grad_type, G, WITH_STATE("adamw", a->state_type, S, WITH_WIDTH(wide, {
             adamw_kernel<P, G, S, W><<<blocks_for(a->n, THREADS * W), THREADS, 0, stream>>>((P *)a->param,
-                a->master, a->low, (S *)a->m, (S *)a->v, (const G *)a->grad, a->factor, a->rates, a->n, s, draws);
+                a->master, a->low, (S *)a->m, (S *)a->v, (const G *)a->grad, a->factor, a->rates, a->n, s,
+                draws);
         }))))
     return CUDA_LAUNCHED("adamw");
 }
 
 template <typename P, typename G, typename S, int W>
 __global__ void sgd_kernel(P *param, float *master, int16_t *low, S *m, const G *grad, const float *factor,
-    const struct sherd_rates *rates, int64_t n, float lr, float momentum, float weight_decay, struct draws draws)
+    const struct sherd_rates *rates, int64_t n, float lr, float momentum, float weight_decay,
+    struct draws draws)
 {
     int64_t i;
     int k = my_span<W>(n, &i);
@@ -302,7 +310,7 @@ extern "C" int cuda_sgd(struct sherd_queue *queue, const void *args)
     int wide = aligned16(a->param) && aligned16(a->master) && aligned16(a->low) && aligned16(a->m) &&
                aligned16(a->grad);
     WITH_TYPE("sgd", param_type, P,
-        WITH_TYPE("sgd", a->grad_type, G, WITH_TYPE("sgd", a->state_type, S, WITH_WIDTH(wide, {
+        WITH_TYPE("sgd", a->grad_type, G, WITH_STATE("sgd", a->state_type, S, WITH_WIDTH(wide, {
             sgd_kernel<P, G, S, W><<<blocks_for(a->n, THREADS * W), THREADS, 0, stream>>>((P *)a->param,
                 a->master, a->low, (S *)a->m, (const G *)a->grad, a->factor, a->rates, a->n, a->lr, momentum,
                 a->weight_decay, draws);
@@ -334,8 +342,7 @@ extern "C" int cuda_split(struct sherd_queue *queue, const void *args)
     return CUDA_LAUNCHED("split");
 }
 
-template <int W>
-__global__ void join_kernel(float *master, const bf16 *param, const int16_t *low, int64_t n)
+template <int W> __global__ void join_kernel(float *master, const bf16 *param, const int16_t *low, int64_t n)
 {
     int64_t i;
     int k = my_span<W>(n, &i);
@@ -429,23 +436,23 @@ extern "C" int cuda_ordered_sum(struct sherd_queue *queue, const void *args)
     return CUDA_LAUNCHED("ordered_sum");
 }
 
-__global__ void clip_factor_kernel(
-    float *factor, double *norm, const double *square_sum, const double *loss, float max_norm)
+__global__ void clip_factor_kernel(float *factor, double *norm, const double *square_sum, const double *loss,
+    const double *scale, float max_norm)
 {
-    double n = sqrt(*square_sum);
+    double s = scale ? *scale : 1.0, n = sqrt(*square_sum) / s, f = 1.0;
     *norm = n;
     if (!isfinite(n) || (loss && !isfinite(*loss)))
-        *factor = NAN;
+        f = NAN;
     else if (max_norm > 0 && (double)max_norm / (n + 1e-6) < 1.0)
-        *factor = (float)((double)max_norm / (n + 1e-6));
-    else
-        *factor = 1.0f;
+        f = (double)max_norm / (n + 1e-6);
+    *factor = (float)(f / s);
 }
 
 extern "C" int cuda_clip_factor(struct sherd_queue *queue, const void *args)
 {
     const struct sherd_clip_factor *a = (const struct sherd_clip_factor *)args;
     cudaStream_t stream = cuda_enter(queue);
-    clip_factor_kernel<<<1, 1, 0, stream>>>(a->factor, a->norm, a->square_sum, a->loss, a->max_norm);
+    clip_factor_kernel<<<1, 1, 0, stream>>>(
+        a->factor, a->norm, a->square_sum, a->loss, a->scale, a->max_norm);
     return CUDA_LAUNCHED("clip_factor");
 }

@@ -9,12 +9,14 @@
 #define SHERD_DEVICE_CUDA_UTIL_CUH
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 
 #include "device/cuda/launch.h"
 
 typedef __nv_bfloat16 bf16;
+typedef __half f16;
 
 #define WIDE 8
 #define THREADS 256
@@ -29,6 +31,11 @@ static __device__ __forceinline__ float to_float(bf16 x)
     return __bfloat162float(x);
 }
 
+static __device__ __forceinline__ float to_float(f16 x)
+{
+    return __half2float(x);
+}
+
 static __device__ __forceinline__ void from_float(float *y, float x)
 {
     *y = x;
@@ -37,6 +44,11 @@ static __device__ __forceinline__ void from_float(float *y, float x)
 static __device__ __forceinline__ void from_float(bf16 *y, float x)
 {
     *y = __float2bfloat16_rn(x);
+}
+
+static __device__ __forceinline__ void from_float(f16 *y, float x)
+{
+    *y = __float2half_rn(x);
 }
 
 /* v[W] = p[0..k), zeros behind; k = W takes 16 bytes at a time. */
@@ -148,6 +160,25 @@ static inline int round32(int64_t n, int max)
 
 /* Runs the statements with T as the element type; an operation returns EUNSUPPORTED for other types. */
 #define WITH_TYPE(op, type, T, ...)                                                                          \
+    switch (type) {                                                                                          \
+    case SHERD_F32: {                                                                                        \
+        typedef float T;                                                                                     \
+        __VA_ARGS__                                                                                          \
+    } break;                                                                                                 \
+    case SHERD_BF16: {                                                                                       \
+        typedef bf16 T;                                                                                      \
+        __VA_ARGS__                                                                                          \
+    } break;                                                                                                 \
+    case SHERD_F16: {                                                                                        \
+        typedef f16 T;                                                                                       \
+        __VA_ARGS__                                                                                          \
+    } break;                                                                                                 \
+    default:                                                                                                 \
+        return cuda_unsupported(op, type);                                                                   \
+    }
+
+/* The same for states of optimizers. */
+#define WITH_STATE(op, type, T, ...)                                                                         \
     switch (type) {                                                                                          \
     case SHERD_F32: {                                                                                        \
         typedef float T;                                                                                     \

@@ -8,12 +8,13 @@
  * });
  *
  * All matrices are row-major and dense. Pointers are device memory. Sizes are counts of elements.
- * `type` is the type of activations and weights (F32 or BF16); arithmetic is in float32, storage is rounded
- * to nearest even. `grad_type` is the type of weight gradients (F32 or BF16), which are always ADDED to.
- * Outputs may not overlap inputs unless it is said. Every call returns a status: EINVAL for arguments that
- * cannot be right, UNSUPPORTED for a type this device lacks; failures of the work itself surface when the
- * queue is synchronized. Results are deterministic (the same inputs give the same bits, whatever the number
- * of threads) but where `any_order` allows sums to be taken in any order, for speed; the CPU never does.
+ * `type` is the type of activations and weights (F32, BF16 or F16); arithmetic is in float32, storage is
+ * rounded to nearest even. `grad_type` is the type of weight gradients (the same three), which are always
+ * ADDED to. Outputs may not overlap inputs unless it is said. Every call returns a status: EINVAL for
+ * arguments that cannot be right, UNSUPPORTED for a type this device lacks; failures of the work itself
+ * surface when the queue is synchronized. Results are deterministic (the same inputs give the same bits,
+ * whatever the number of threads) but where `any_order` allows sums to be taken in any order, for speed; the
+ * CPU never does.
  *
  * Letters: B batch, T sequence, C width, H heads, K kv heads, D head size, F mlp width, V vocabulary.
  */
@@ -236,12 +237,13 @@ struct sherd_embed_backward {
 
 /* Softmax cross entropy over logits[rows,V], targets[rows]; a negative target is ignored (counts nothing,
  * gradient 0). *sum += the losses of the valid rows, in row order, in double. If backward, logits are
- * overwritten by (softmax - onehot) / *count: the weight of the whole step is applied here and nowhere
- * else, so that all later reductions are plain sums. */
+ * overwritten by (softmax - onehot) / *count: the weight of the whole step, and the loss scale with it, is
+ * applied here and nowhere else, so that all later reductions are plain sums. */
 struct sherd_loss {
     void *logits;
     double *sum;
-    const double *count; /* valid targets of the whole step over all ranks and micro-batches */
+    const double *count; /* valid targets of the whole step over all ranks and micro-batches; with a loss
+                            scale divided by it, which makes the gradient so many times larger */
     const int32_t *targets;
     int64_t rows, vocab;
     int backward;
@@ -262,10 +264,10 @@ struct sherd_rates {
  * w -= lr * (m/c1 / (sqrt(v/c2) + eps) + weight_decay * w), c1 = 1 - b1^step, c2 = 1 - b2^step.
  * The float weight w is master, and param gets its rounded copy (param may be NULL: master is the parameter);
  * or, with `low` and without master, w is param and low together, see sherd_split. A BF16 param is rounded as
- * by sherd_split. Arithmetic is in float; m and v of type BF16 are rounded up or down at random, in
- * proportion, by bits that depend on seed, stream, step and the place of the element in the stream (below
- * 2^34) alone. A factor that is NaN leaves everything unchanged: the step is not taken. step counts from 1.
- * rates, if not NULL, are taken when the work is done, in place of lr and step. */
+ * by sherd_split, an F16 one to nearest even. Arithmetic is in float; m and v of type BF16 are rounded up or
+ * down at random, in proportion, by bits that depend on seed, stream, step and the place of the element in
+ * the stream (below 2^34) alone. A factor that is NaN leaves everything unchanged: the step is not taken.
+ * step counts from 1. rates, if not NULL, are taken when the work is done, in place of lr and step. */
 struct sherd_adamw {
     void *param;
     float *master;
@@ -333,12 +335,14 @@ struct sherd_ordered_sum {
     int64_t n, stride, cols;
 };
 
-/* *norm = sqrt(*square_sum); *factor = max_norm > 0 ? min(1, max_norm / (*norm + 1e-6)) : 1, as
- * torch.nn.utils.clip_grad_norm_ has it; NaN when the norm is not finite, or *loss (NULL = there is none). */
+/* *norm = sqrt(*square_sum) / *scale; *factor = (max_norm > 0 ? min(1, max_norm / (*norm + 1e-6)) : 1) /
+ * *scale, which for a scale of 1 is as torch.nn.utils.clip_grad_norm_ has it; NaN when the norm is not
+ * finite, or *loss (NULL = there is none). */
 struct sherd_clip_factor {
     float *factor;
     double *norm;
     const double *square_sum, *loss;
+    const double *scale; /* of the loss, and so of the gradients that were squared; NULL = 1 */
     float max_norm;
 };
 

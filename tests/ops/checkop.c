@@ -56,6 +56,8 @@ static void put(void *raw, int64_t i, double x, enum sherd_dtype type)
         ((float *)raw)[i] = (float)x;
     else if (type == SHERD_BF16)
         ((bf16 *)raw)[i] = bf16_from_float((float)x);
+    else if (type == SHERD_F16)
+        ((f16 *)raw)[i] = f16_from_float((float)x);
     else if (type == SHERD_F64)
         ((double *)raw)[i] = x;
     else if (type == SHERD_I32)
@@ -70,6 +72,8 @@ static double get(const void *raw, int64_t i, enum sherd_dtype type)
         return (double)((const float *)raw)[i];
     if (type == SHERD_BF16)
         return (double)bf16_to_float(((const bf16 *)raw)[i]);
+    if (type == SHERD_F16)
+        return (double)f16_to_float(((const f16 *)raw)[i]);
     if (type == SHERD_F64)
         return ((const double *)raw)[i];
     return (double)((const int32_t *)raw)[i];

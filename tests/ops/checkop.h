@@ -15,7 +15,7 @@
 #include "base/mem.h"
 
 /* Relative error, by norm, that arithmetic in float and one rounding of storage may make. */
-#define OP_BOUND(type) ((type) == SHERD_F32 ? 2e-6 : 8e-3)
+#define OP_BOUND(type) ((type) == SHERD_F32 ? 2e-6 : (type) == SHERD_F16 ? 1e-3 : 8e-3)
 
 struct op_buf {
     void *dev;    /* NULL for n = 0 */
@@ -87,6 +87,7 @@ double op_dot(const double *a, const double *b, int64_t n);
 /* main of every file: reads the arguments, then runs the tests. */
 int op_main(int argc, char **argv, const struct CMUnitTest *tests, size_t n);
 
-static const enum sherd_dtype op_types[] = { SHERD_F32, SHERD_BF16 };
+#define OP_TYPES 3
+static const enum sherd_dtype op_types[OP_TYPES] = { SHERD_F32, SHERD_BF16, SHERD_F16 };
 
 #endif

@@ -114,9 +114,10 @@ static void gelu_sizes(void **state)
     static const int64_t sizes[] = { 0, 1, 3, 7, 24, 101, 513, 70001 };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
-        for (int v = 0; v < 4; v++)
+        for (int v = 0; v < 2 * OP_TYPES; v++)
             op_run(
-                gelu_case, &(struct shape){ .rows = sizes[i], .type = op_types[v % 2], .in_place = v / 2 });
+                gelu_case, &(struct shape){
+                               .rows = sizes[i], .type = op_types[v % OP_TYPES], .in_place = v / OP_TYPES });
 }
 
 static void swiglu_sizes(void **state)
@@ -125,8 +126,9 @@ static void swiglu_sizes(void **state)
         { 0, 5 } };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
-        for (int v = 0; v < 4; v++)
-            op_run(swiglu_case, &(struct shape){ sizes[i][0], sizes[i][1], op_types[v % 2], v / 2 });
+        for (int v = 0; v < 2 * OP_TYPES; v++)
+            op_run(swiglu_case,
+                &(struct shape){ sizes[i][0], sizes[i][1], op_types[v % OP_TYPES], v / OP_TYPES });
 }
 
 static void extreme_case(struct op_test *t, const void *arg)

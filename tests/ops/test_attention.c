@@ -146,10 +146,10 @@ static void attention_case(struct op_test *t, const void *arg)
         check(t, s, &f, out, lse, dqkv);
 }
 
-static void both_types(const struct shape *shapes, size_t n)
+static void all_types(const struct shape *shapes, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        for (int v = 0; v < 2; v++) {
+        for (int v = 0; v < OP_TYPES; v++) {
             struct shape s = shapes[i];
             s.type = op_types[v];
             op_run(attention_case, &s);
@@ -161,7 +161,7 @@ static void small_sizes(void **state)
     static const struct shape shapes[] = { { 1, 1, 1, 1, 1, 1 }, { 2, 3, 2, 1, 7, 1 }, { 1, 7, 3, 3, 24, 1 },
         { 3, 24, 4, 2, 16, 1 }, { 1, 101, 6, 2, 3, 1 }, { 1, 24, 2, 1, 256, 1 } };
     (void)state;
-    both_types(shapes, ARRAY_LEN(shapes));
+    all_types(shapes, ARRAY_LEN(shapes));
 }
 
 static void several_tiles(void **state)
@@ -169,7 +169,7 @@ static void several_tiles(void **state)
     static const struct shape shapes[] = { { 1, 128, 2, 1, 24, 1 }, { 1, 129, 1, 1, 64, 1 },
         { 2, 257, 2, 2, 24, 1 }, { 1, 400, 3, 1, 8, 1 } };
     (void)state;
-    both_types(shapes, ARRAY_LEN(shapes));
+    all_types(shapes, ARRAY_LEN(shapes));
 }
 
 /* Scores of some hundreds: the maximum moves from tile to tile and exponentials underflow. */
@@ -177,7 +177,7 @@ static void large_scores(void **state)
 {
     static const struct shape shapes[] = { { 1, 300, 2, 1, 16, 8 } };
     (void)state;
-    both_types(shapes, ARRAY_LEN(shapes));
+    all_types(shapes, ARRAY_LEN(shapes));
 }
 
 /* Room is asked for by kind of device: what cuDNN wants is not planned on a CPU. */

@@ -17,8 +17,9 @@ static const int64_t lengths[] = { 0, 1, 3, 7, 24, 101, 128, 257, 513, 100003 };
 static void lengths_and_types(op_case fn, int variants)
 {
     for (size_t i = 0; i < ARRAY_LEN(lengths); i++)
-        for (int v = 0; v < 4 * variants; v++)
-            op_run(fn, &(struct shape){ lengths[i], 1, op_types[v % 2], op_types[v / 2 % 2], v / 4 });
+        for (int v = 0; v < OP_TYPES * OP_TYPES * variants; v++)
+            op_run(fn, &(struct shape){ lengths[i], 1, op_types[v % OP_TYPES],
+                           op_types[v / OP_TYPES % OP_TYPES], v / (OP_TYPES * OP_TYPES) });
 }
 
 static void copy_case(struct op_test *t, const void *arg)
@@ -129,9 +130,9 @@ static void bias_gradients(void **state)
         { 3, 1500 }, { 0, 5 } };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
-        for (int v = 0; v < 4; v++)
-            op_run(
-                bias_case, &(struct shape){ sizes[i][1], sizes[i][0], op_types[v % 2], op_types[v / 2], 0 });
+        for (int v = 0; v < OP_TYPES * OP_TYPES; v++)
+            op_run(bias_case, &(struct shape){ sizes[i][1], sizes[i][0], op_types[v % OP_TYPES],
+                                  op_types[v / OP_TYPES], 0 });
 }
 
 int main(int argc, char **argv)

@@ -68,9 +68,10 @@ static void rows_and_gradients(void **state)
         { 3, 101, 24, 5 }, { 2, 7, 600, 128 }, { 1, 300, 65, 1000 } };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
-        for (int v = 0; v < 6; v++)
-            op_run(embed_case, &(struct shape){ sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3],
-                                   op_types[v % 2], op_types[v / 2 % 2], v % 3 != 0, v % 3 + 1 });
+        for (int v = 0; v < OP_TYPES * OP_TYPES; v++)
+            op_run(
+                embed_case, &(struct shape){ sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3],
+                                op_types[v % OP_TYPES], op_types[v / OP_TYPES], v % 4 != 0, v % 4 % 3 + 1 });
 }
 
 struct fault {

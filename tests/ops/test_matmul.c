@@ -59,7 +59,7 @@ static void all_layouts(int64_t m, int64_t n, int64_t k)
     static const struct {
         enum sherd_dtype type, c_type;
     } types[] = { { SHERD_F32, SHERD_F32 }, { SHERD_BF16, SHERD_BF16 }, { SHERD_BF16, SHERD_F32 },
-        { SHERD_F32, SHERD_BF16 } };
+        { SHERD_F32, SHERD_BF16 }, { SHERD_F16, SHERD_F16 }, { SHERD_F16, SHERD_F32 } };
     int count = (int)(m + n + k);
     for (int layout = 0; layout < 4; layout++) {
         for (size_t i = 0; i < ARRAY_LEN(types); i++, count++) {
@@ -95,9 +95,9 @@ static void several_tiles(void **state)
 static void bias_and_addition(void **state)
 {
     (void)state;
-    for (int i = 0; i < 2 * 3 * 2 * 2; i++) {
-        struct shape s = { 37, 70, 19, 0, 1, i % 2, (enum adds)(i / 2 % 3), op_types[i / 6 % 2],
-            op_types[i / 12] };
+    for (int i = 0; i < 2 * 3 * OP_TYPES * OP_TYPES; i++) {
+        struct shape s = { 37, 70, 19, 0, 1, i % 2, (enum adds)(i / 2 % 3), op_types[i / 6 % OP_TYPES],
+            op_types[i / 6 / OP_TYPES] };
         op_run(matmul_case, &s);
     }
 }

@@ -177,9 +177,10 @@ static void sizes(enum sherd_norm_kind kind)
     static const int64_t sizes[][2] = { { 1, 1 }, { 3, 7 }, { 7, 24 }, { 101, 128 }, { 24, 257 }, { 300, 65 },
         { 2, 4100 }, { 2100, 3 } };
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
-        for (int v = 0; v < 6; v++)
-            op_run(norm_case, &(struct shape){ sizes[i][0], sizes[i][1], kind, op_types[v % 2],
-                                  op_types[v / 2 % 2], kind == SHERD_LAYER_NORM && v % 3, v % 3, v == 4 });
+        for (int v = 0; v < OP_TYPES * OP_TYPES; v++)
+            op_run(norm_case,
+                &(struct shape){ sizes[i][0], sizes[i][1], kind, op_types[v % OP_TYPES],
+                    op_types[v / OP_TYPES], kind == SHERD_LAYER_NORM && v % 4, v % 4 % 3, v == 4 });
 }
 
 static void layer_norm(void **state)
@@ -273,9 +274,9 @@ static void rows_in_runs(void **state)
     static const int64_t sizes[][4] = { { 1, 1, 1, 1 }, { 5, 3, 40, 8 }, { 7, 2, 35, 9 },
         { 60, 4, 1024, 128 } };
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
-        for (int v = 0; v < 4; v++)
+        for (int v = 0; v < OP_TYPES * OP_TYPES; v++)
             op_run(runs_case, &(struct runs){ sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3],
-                                  op_types[v % 2], op_types[v / 2] });
+                                  op_types[v % OP_TYPES], op_types[v / OP_TYPES] });
 }
 
 int main(int argc, char **argv)

@@ -82,10 +82,10 @@ static void turns(void **state)
         { 3, 24, 4, 4, 64 }, { 1, 2000, 1, 1, 8 }, { 1, 5, 3, 0, 4 }, { 1, 7, 2, 1, 256 } };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
-        for (int v = 0; v < 4; v++) {
+        for (int v = 0; v < 2 * OP_TYPES; v++) {
             struct shape s = shapes[i];
-            s.type = op_types[v % 2];
-            s.inverse = v / 2;
+            s.type = op_types[v % OP_TYPES];
+            s.inverse = v / OP_TYPES;
             op_run(rope_case, &s);
         }
 }

@@ -103,7 +103,7 @@ static void expect(struct op_test *t, const struct shape *s, const struct model 
         for (int64_t i = 0; i < s->n; i++)
             want[i] = s->param_type == SHERD_BF16
                           ? (double)bf16_to_float(bf16_split((float)u->w->host[i], &low))
-                          : u->w->host[i];
+                          : op_round(u->w->host[i], s->param_type);
         op_expect(t, "param", u->param, want, 0);
     }
 }
@@ -169,20 +169,20 @@ static void ten_steps_of_adamw(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(lengths); i++)
-        for (int v = 0; v < 6; v++)
+        for (int v = 0; v < OP_TYPES * OP_TYPES; v++)
             op_run(adamw_case, &(struct shape){ .n = lengths[i],
-                                   .param_type = op_types[v / 2 % 2],
-                                   .grad_type = op_types[v % 2],
-                                   .param = v < 4 });
+                                   .param_type = op_types[v / OP_TYPES],
+                                   .grad_type = op_types[v % OP_TYPES],
+                                   .param = v != 1 });
 }
 
 static void ten_steps_of_sgd(void **state)
 {
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(lengths); i++)
-        for (int v = 0; v < 6; v++)
-            op_run(sgd_case, &(struct shape){ lengths[i], op_types[v / 2 % 2], op_types[v % 2], v < 4,
-                                 v % 3 ? 0.9 : 0, v % 3 == 1 ? 0.1 : 0 });
+        for (int v = 0; v < OP_TYPES * OP_TYPES; v++)
+            op_run(sgd_case, &(struct shape){ lengths[i], op_types[v / OP_TYPES], op_types[v % OP_TYPES],
+                                 v != 1, v % 4 % 3 ? 0.9 : 0, v % 4 % 3 == 1 ? 0.1 : 0 });
 }
 
 /* A factor that is NaN: all bits stay. */
@@ -208,6 +208,8 @@ static void nan_factor_changes_nothing(void **state)
         &(struct shape){ .n = 1000, .param_type = SHERD_BF16, .grad_type = SHERD_F32, .momentum = 0.9 });
     op_run(skip_case,
         &(struct shape){ .n = 1000, .param_type = SHERD_F32, .grad_type = SHERD_BF16, .momentum = 0.9 });
+    op_run(skip_case,
+        &(struct shape){ .n = 1000, .param_type = SHERD_F16, .grad_type = SHERD_F16, .momentum = 0.9 });
 }
 
 /* ---- sums ---- */
@@ -230,7 +232,7 @@ static void square_sums(void **state)
     static const int64_t n[] = { 0, 1, 7, 257, 65536, 65537, 200001 };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(n); i++)
-        for (int v = 0; v < 2; v++)
+        for (int v = 0; v < OP_TYPES; v++)
             op_run(square_sum_case, &(struct shape){ .n = n[i], .grad_type = op_types[v] });
 }
 
@@ -255,6 +257,7 @@ static void sums_in_order(void **state)
 struct clip {
     double square_sum, max_norm, norm, factor, loss;
     int has_loss;
+    double scale; /* 0: none is given */
 };
 
 static void clip_case(struct op_test *t, const void *arg)
@@ -263,10 +266,12 @@ static void clip_case(struct op_test *t, const void *arg)
     struct op_buf *sum = op_input(t, &c->square_sum, 1, SHERD_F64);
     struct op_buf *factor = op_output(t, 1, SHERD_F32), *norm = op_output(t, 1, SHERD_F64);
     struct op_buf *loss = c->has_loss ? op_input(t, &c->loss, 1, SHERD_F64) : NULL;
+    struct op_buf *scale = c->scale > 0 ? op_input(t, &c->scale, 1, SHERD_F64) : NULL;
     OP_RUN(t, sherd_clip_factor(t->queue, &(struct sherd_clip_factor){ .factor = factor->dev,
                                               .norm = norm->dev,
                                               .square_sum = sum->dev,
                                               .loss = loss ? loss->dev : NULL,
+                                              .scale = scale ? scale->dev : NULL,
                                               .max_norm = (float)c->max_norm }));
     double got = op_read(t, factor)[0], got_norm = op_read(t, norm)[0];
     assert_true(isnan(c->factor) ? isnan(got) : fabs(got - c->factor) <= 1e-6 * c->factor);
@@ -278,7 +283,9 @@ static void clip_factors(void **state)
     static const struct clip clips[] = { { 16, 1, 4, 1 / (4 + 1e-6) }, { 0.25, 1, 0.5, 1 }, { 16, 0, 4, 1 },
         { 0, 1, 0, 1 }, { INFINITY, 1, INFINITY, NAN }, { NAN, 1, NAN, NAN }, { NAN, 0, NAN, NAN },
         { 16, 1, 4, 1 / (4 + 1e-6), 7, 1 }, { 0.25, 1, 0.5, NAN, INFINITY, 1 }, { 16, 0, 4, NAN, NAN, 1 },
-        { 0.25, 1, 0.5, NAN, -INFINITY, 1 } };
+        { 0.25, 1, 0.5, NAN, -INFINITY, 1 }, { 16, 0, 0.5, 0.125, .scale = 8 },
+        { 16 * 64, 1, 4, 0.125 / (4 + 1e-6), .scale = 8 }, { 1, 1, 0x1p-16, 0x1p-16, .scale = 65536 },
+        { INFINITY, 1, INFINITY, NAN, .scale = 65536 }, { 1, 1, 0x1p-16, NAN, INFINITY, 1, 65536 } };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(clips); i++)
         op_run(clip_case, &clips[i]);
