@@ -16,7 +16,9 @@
 struct ckpt_meta {
     int stage;
     int64_t step, tokens_seen, samples_seen;
-    int64_t skipped, skipped_in_row; /* steps without an update: in all, and the last ones */
+    int64_t skipped, skipped_in_row;      /* steps without an update: in all, and the last ones */
+    double scale;                         /* dynamic loss scale of the next step; 0 = there is none */
+    int64_t scale_hysteresis, scale_good; /* what decides when it changes */
     uint64_t seed;
     enum sherd_dtype param_type;
     const char *optimizer;

@@ -138,6 +138,19 @@ static int parse_second(struct manifest *m, const json_t *root, const char *name
     return SHERD_OK;
 }
 
+/* The dynamic loss scale, if there is one. */
+static int parse_scale(struct ckpt_meta *meta, const json_t *scale, const char *name)
+{
+    if (!scale)
+        return SHERD_OK;
+    meta->scale = json_number_value(json_object_get(scale, "value"));
+    if (!(meta->scale > 0 && meta->scale <= 0x1p60))
+        return SHERD_FAIL(
+            SHERD_EFORMAT, "%s: loss_scale must be an object with a value above 0, up to 2^60", name);
+    SHERD_TRY(json_get_int(scale, "hysteresis", 1, MAX_INT, name, &meta->scale_hysteresis));
+    return json_get_int(scale, "good_steps", 0, MAX_INT, name, &meta->scale_good);
+}
+
 static int parse_head(struct manifest *m, const json_t *root, const char *name)
 {
     struct ckpt_meta *meta = &m->meta;
@@ -154,6 +167,7 @@ static int parse_head(struct manifest *m, const json_t *root, const char *name)
         SHERD_TRY(json_get_int(root, "skipped_steps", 0, meta->step, name, &meta->skipped));
         SHERD_TRY(json_get_int(root, "skipped_in_row", 0, meta->skipped, name, &meta->skipped_in_row));
     }
+    SHERD_TRY(parse_scale(meta, json_object_get(root, "loss_scale"), name));
     SHERD_TRY(json_get_text(root, "seed", name, &seed));
     SHERD_TRY(json_get_text(root, "param_type", name, &type));
     SHERD_TRY(json_get_text(root, "optimizer", name, &optimizer));

@@ -58,6 +58,11 @@ static int print_head(char **out, const struct manifest *m)
         set(head, "skipped_steps", json_integer(meta->skipped), &bad);
         set(head, "skipped_in_row", json_integer(meta->skipped_in_row), &bad);
     }
+    if (meta->scale > 0)
+        set(head, "loss_scale",
+            json_pack("{s:f, s:I, s:I}", "value", meta->scale, "hysteresis",
+                (json_int_t)meta->scale_hysteresis, "good_steps", (json_int_t)meta->scale_good),
+            &bad);
     set(head, "seed", json_string(seed), &bad);
     if (meta->run) {
         snprintf(run, sizeof(run), "%016llx", (unsigned long long)meta->run);

@@ -19,7 +19,8 @@ static const struct foreign_key keys[] = {
     { "distributed_type", FOREIGN_TEXT, FOREIGN_CODE, NULL,
       "FSDP and DEEPSPEED: as their block says; MULTI_GPU, MULTI_CPU and NO: `shard.stage` 0; others are refused" },
     { "mixed_precision", FOREIGN_TEXT, FOREIGN_CODE, NULL,
-      "`dtype.param`: no f32, bf16 bf16; with FSDP `dtype.reduce` too, as there; fp16 and fp8 are refused" },
+      "`dtype.param`: no f32, bf16 bf16, fp16 f16; with FSDP `dtype.reduce` too, as there; fp8 is refused; fp16 "
+      "without DeepSpeed: `dtype.loss_scale_window` 2000, `dtype.hysteresis` 1" },
     { "debug", FOREIGN_BOOL, FOREIGN_NOTE, NULL, "what ranks send each other is checked when they start" },
     { "downcast_bf16", FOREIGN_ANY, FOREIGN_NOTE, NULL, "it is for TPUs" },
     { "enable_cpu_affinity", FOREIGN_BOOL, FOREIGN_NOTE, NULL, "cores are shared among the ranks of a host" },
@@ -182,13 +183,25 @@ static int take_fsdp(struct foreign *f)
     return take_sharding(f, version);
 }
 
-static int take_precision(struct foreign *f, int fsdp)
+/* PyTorch's own scaler halves at once, and has no smallest scale. */
+static int take_scaler(struct foreign *f, const struct foreign_item *item)
 {
-    static const struct word words[] = { { "no", "f32" }, { "false", "f32" }, { "bf16", "bf16" } };
+    SHERD_TRY(foreign_default(f, "dtype.loss_scale_window", "2000"));
+    SHERD_TRY(foreign_default(f, "dtype.hysteresis", "1"));
+    return foreign_remark(f, CONFIG_DIFFERENT, item->path,
+        "a loss scale below 1 (dtype.min_loss_scale) ends the run here; there it falls on");
+}
+
+static int take_precision(struct foreign *f, int fsdp, int deepspeed)
+{
+    static const struct word words[] = { { "no", "f32" }, { "false", "f32" }, { "bf16", "bf16" },
+        { "fp16", "f16" } };
     const struct foreign_item *item = foreign_get(f, "mixed_precision");
     if (!item)
         return SHERD_OK;
-    SHERD_TRY(put_word(f, item, "dtype.param", words, ARRAY_LEN(words), "bf16 and no are"));
+    SHERD_TRY(put_word(f, item, "dtype.param", words, ARRAY_LEN(words), "bf16, fp16 and no are"));
+    if (!deepspeed && f->config->dtype.param == SHERD_F16)
+        SHERD_TRY(take_scaler(f, item));
     return fsdp ? put_word(f, item, "dtype.reduce", words, ARRAY_LEN(words), "") : SHERD_OK;
 }
 
@@ -209,7 +222,7 @@ static int translate(struct foreign *f)
         return FOREIGN_FAIL(f, fsdp, "belongs to distributed_type FSDP, not %s; remove one", types[which]);
     if (ds && which != 1)
         return FOREIGN_FAIL(f, ds, "belongs to distributed_type DEEPSPEED, not %s; remove one", types[which]);
-    SHERD_TRY(take_precision(f, which == 0));
+    SHERD_TRY(take_precision(f, which == 0, which == 1));
     if (which == 0)
         SHERD_TRY(take_fsdp(f));
     if (which == 1)

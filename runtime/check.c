@@ -4,6 +4,7 @@
  * What values must be together, and what follows from what: the arithmetic of the batch, and the keys that
  * are "auto" until other keys are known.
  */
+#include <math.h>
 #include <stdio.h>
 
 #include "model/model.h"
@@ -122,11 +123,17 @@ int config_settle(struct sherd_config *c)
     if (c->dtype.master == SHERD_MASTER_SPLIT && c->dtype.param != SHERD_BF16)
         return CONFIG_FAIL(c, "dtype.master",
             "split masters are what bf16 weights lack; set dtype.param to bf16 too, or leave dtype.master out: f32 "
-            "weights are their own masters");
-    if (c->dtype.reduce == SHERD_BF16 && c->dtype.param != SHERD_BF16)
+            "weights are their own masters, and f16 ones keep theirs whole");
+    if (c->dtype.reduce != SHERD_F32 && c->dtype.reduce != c->dtype.param)
         return CONFIG_FAIL(c, "dtype.reduce",
-            "bf16 would round gradients that were computed in f32; set dtype.param to bf16 too, or dtype.reduce to "
-            "f32");
+            "%s would round gradients that were computed in %s; set dtype.param to %s too, or dtype.reduce to f32",
+            sherd_dtype_name(c->dtype.reduce), sherd_dtype_name(c->dtype.param),
+            sherd_dtype_name(c->dtype.reduce));
+    if (ldexp(1, (int)c->dtype.initial_scale_power) < c->dtype.min_loss_scale)
+        return CONFIG_FAIL(c, "dtype.min_loss_scale",
+            "%.10g is above the first scale, 2 to the power of %lld (dtype.initial_scale_power); lower the one or "
+            "raise the other",
+            c->dtype.min_loss_scale, (long long)c->dtype.initial_scale_power);
     if (c->train.steps == 0 && c->train.epochs == 0)
         return CONFIG_FAIL(
             c, "train.steps", "train.steps and train.epochs are both 0, so there is nothing to do; set one");

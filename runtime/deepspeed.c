@@ -259,45 +259,87 @@ static int take_scheduler(struct foreign *f)
 
 /* --- number formats --- */
 
-/* Gradients that are not finite: with bf16 the step is passed over unless told otherwise. */
-static int take_overflow(struct foreign *f, const struct foreign_item *bf16)
+static int is_on(const struct foreign_item *enabled)
+{
+    return enabled && !foreign_is_auto(enabled) && foreign_bool(enabled);
+}
+
+/* Gradients that are not finite: with 16 bits the step is passed over unless told otherwise. */
+static int take_overflow(struct foreign *f, int on)
 {
     const struct foreign_item *check = foreign_get(f, "bf16.check_grad_overflow");
     if (check && !foreign_is_auto(check))
         return foreign_put(f, check, "train.nonfinite", foreign_bool(check) ? "skip" : "stop");
-    if (bf16 && !foreign_is_auto(bf16) && foreign_bool(bf16))
-        return foreign_default(f, "train.nonfinite", "skip");
+    return on ? foreign_default(f, "train.nonfinite", "skip") : SHERD_OK;
+}
+
+/* The block fp16. Its rules of the loss scale are ours too. */
+static int take_scale(struct foreign *f, const struct foreign_item *fp16)
+{
+    static const char *const keys[][2] = { { "fp16.loss_scale", "dtype.loss_scale" },
+        { "fp16.initial_scale_power", "dtype.initial_scale_power" },
+        { "fp16.loss_scale_window", "dtype.loss_scale_window" }, { "fp16.hysteresis", "dtype.hysteresis" },
+        { "fp16.consecutive_hysteresis", "dtype.consecutive_hysteresis" },
+        { "fp16.min_loss_scale", "dtype.min_loss_scale" } };
+    int off = !fp16 || !(foreign_is_auto(fp16) || foreign_bool(fp16));
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        const struct foreign_item *item = foreign_get(f, keys[i][0]);
+        if (!item)
+            continue;
+        if (off)
+            SHERD_TRY(foreign_remark(f, CONFIG_IDLE, item->path, "fp16 is not enabled"));
+        else if (item->key->type == FOREIGN_BOOL && !foreign_is_auto(item))
+            SHERD_TRY(foreign_put(f, item, keys[i][1], foreign_bool(item) ? "true" : "false"));
+        else
+            SHERD_TRY(take(f, keys[i][0], keys[i][1], NULL));
+    }
     return SHERD_OK;
+}
+
+/* What weights are in: one block may be enabled; one of them is asked where it is open. */
+static int take_param(struct foreign *f)
+{
+    const struct foreign_item *fp16 = foreign_get(f, "fp16.enabled"), *bf16 = foreign_get(f, "bf16.enabled");
+    if (is_on(fp16) && is_on(bf16))
+        return FOREIGN_FAIL(f, fp16, "bf16.enabled is true as well; weights have one format: remove one");
+    SHERD_TRY(take_overflow(f, is_on(fp16) || is_on(bf16)));
+    SHERD_TRY(take_scale(f, fp16));
+    if (is_on(fp16))
+        return foreign_put(f, fp16, "dtype.param", "f16");
+    if (is_on(bf16))
+        return foreign_put(f, bf16, "dtype.param", "bf16");
+    if (bf16 && foreign_is_auto(bf16)) {
+        if (fp16 && foreign_is_auto(fp16))
+            SHERD_TRY(foreign_remark(f, CONFIG_CHOSEN, fp16->path, "by dtype.param, as bf16.enabled"));
+        return foreign_ask(f, bf16, "dtype.param");
+    }
+    if (fp16 && foreign_is_auto(fp16))
+        return foreign_ask(f, fp16, "dtype.param");
+    return bf16 || fp16 ? foreign_put(f, bf16 ? bf16 : fp16, "dtype.param", "f32") : SHERD_OK;
 }
 
 static int take_formats(struct foreign *f)
 {
-    static const char *const names[] = { "fp32", "bf16", "fp16" }, *const ours[] = { "f32", "bf16" };
-    const struct foreign_item *fp16 = foreign_get(f, "fp16.enabled"), *bf16 = foreign_get(f, "bf16.enabled");
+    static const char *const names[] = { "fp32", "bf16", "fp16" }, *const ours[] = { "f32", "bf16", "f16" };
     const struct foreign_item *wire = foreign_get(f, "communication_data_type");
     const struct foreign_item *param = foreign_get(f, "data_types.param_dtype");
     const struct foreign_item *typed[] = { wire, param };
-    if (fp16 && foreign_is_auto(fp16))
-        SHERD_TRY(foreign_remark(f, CONFIG_CHOSEN, fp16->path, "false; sherd has bf16 and f32"));
-    else if (fp16 && foreign_bool(fp16))
-        return FOREIGN_FAIL(f, fp16,
-            "fp16 is not a format of sherd's weights; use \"bf16\": {\"enabled\": true}, which needs no loss scale");
-    if (bf16 && foreign_is_auto(bf16))
-        SHERD_TRY(foreign_ask(f, bf16, "dtype.param"));
-    else if (bf16)
-        SHERD_TRY(foreign_put(f, bf16, "dtype.param", foreign_bool(bf16) ? "bf16" : "f32"));
-    SHERD_TRY(take_overflow(f, bf16));
+    SHERD_TRY(take_param(f));
     for (int i = 0; i < 2; i++) {
         if (!typed[i])
             continue;
         int which = word_of(typed[i], names, 3);
-        if (which < 0 || which == 2)
-            return FOREIGN_FAIL(f, typed[i], "%s is not possible; fp32 and bf16 are", typed[i]->node->value);
+        if (which < 0)
+            return FOREIGN_FAIL(
+                f, typed[i], "%s is not possible; fp32, bf16 and fp16 are", typed[i]->node->value);
         SHERD_TRY(foreign_put(f, typed[i], i ? "dtype.param" : "dtype.reduce", ours[which]));
     }
-    if (bf16 && !wire && f->config->dtype.param == SHERD_BF16)
+    if (foreign_get(f, "bf16.enabled") && !wire && f->config->dtype.param == SHERD_BF16)
         return foreign_remark(f, CONFIG_DIFFERENT, "communication_data_type",
             "not given: gradients travel in f32 here, in bf16 there; \"bf16\" makes it so here too");
+    if (foreign_get(f, "fp16.enabled") && !wire && f->config->dtype.param == SHERD_F16)
+        return foreign_remark(f, CONFIG_DIFFERENT, "communication_data_type",
+            "not given: gradients travel in f32 here, in fp16 there; \"fp16\" makes it so here too");
     return SHERD_OK;
 }
 

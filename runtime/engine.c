@@ -170,6 +170,7 @@ int sherd_engine_create(struct sherd_engine **out, const struct sherd_engine_des
         return desc->comm ? comm_agree(desc->comm, SHERD_ENOMEM) : SHERD_ENOMEM;
     keep_config(&e->config, desc->config);
     e->steps = desc->config->train.steps;
+    scale_init(&e->scale, desc->config);
     e->model = desc->model;
     e->dev = desc->device;
     e->comm = desc->comm;

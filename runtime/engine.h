@@ -14,6 +14,7 @@
 #include "runtime/graph.h"
 #include "runtime/plan.h"
 #include "runtime/profile.h"
+#include "runtime/scale.h"
 #include "runtime/watch.h"
 #include "shard/move.h"
 
@@ -58,6 +59,7 @@ struct sherd_engine {
     struct watch watch;
     struct finder *finder;           /* while a step is run again to find a value that is not finite */
     int64_t skipped, skipped_in_row; /* steps without an update: in all, and up to now */
+    struct scale scale;              /* of the next step's loss */
 };
 
 /* Makes what updates are pending and waits for all work of all queues; updates and publications go on when a

@@ -41,6 +41,10 @@ static int64_t scan(const char *data, int64_t n, enum sherd_dtype type, double *
             bf16 h;
             memcpy(&h, data + i * (int64_t)sizeof(h), sizeof(h));
             *value = (double)bf16_to_float(h);
+        } else if (type == SHERD_F16) {
+            f16 h;
+            memcpy(&h, data + i * (int64_t)sizeof(h), sizeof(h));
+            *value = (double)f16_to_float(h);
         } else if (type == SHERD_F64) {
             memcpy(value, data + i * (int64_t)sizeof(*value), sizeof(*value));
         } else {

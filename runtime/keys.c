@@ -62,7 +62,13 @@ static const struct key_choice failure_words[] = {
     { "continue", SHERD_FAILURE_CONTINUE },
     { NULL, 0 },
 };
-static const struct key_choice dtype_words[] = { { "f32", SHERD_F32 }, { "bf16", SHERD_BF16 }, { NULL, 0 } };
+static const struct key_choice dtype_words[] = {
+    { "f32", SHERD_F32 },
+    { "bf16", SHERD_BF16 },
+    { "f16", SHERD_F16 },
+    { NULL, 0 },
+};
+static const struct key_choice state_words[] = { { "f32", SHERD_F32 }, { "bf16", SHERD_BF16 }, { NULL, 0 } };
 static const struct key_choice master_words[] = {
     { "f32", SHERD_MASTER_WHOLE },
     { "split", SHERD_MASTER_SPLIT },
@@ -195,11 +201,23 @@ static const struct key keys[] = {
     { CHOICE("dtype.param", dtype.param, dtype_words, "f32"),
       .help = "weights and activations; the optimizer works on f32" },
     { CHOICE("dtype.reduce", dtype.reduce, dtype_words, "f32"),
-      .help = "gradients between ranks; bf16 only with dtype.param bf16" },
+      .help = "gradients between ranks: f32, or the format of dtype.param" },
     { CHOICE("dtype.master", dtype.master, master_words, "f32"),
       .help = "float weights: f32 beside bf16 ones, or split: only the 16 bits those lack, same results" },
-    { CHOICE("dtype.state", dtype.state, dtype_words, "f32"),
+    { CHOICE("dtype.state", dtype.state, state_words, "f32"),
       .help = "the optimizer's means; bf16 = rounded up or down at random, in proportion" },
+    { REAL("dtype.loss_scale", dtype.loss_scale, 0, 0x1p60, "dynamic"), .flags = KEY_DYNAMIC,
+      .help = "f16: factor of the gradients while they are computed; dynamic falls when they overflow" },
+    { INT("dtype.initial_scale_power", dtype.initial_scale_power, 0, 60, "16"),
+      .help = "dynamic: the scale begins at 2 to this power" },
+    { INT("dtype.loss_scale_window", dtype.loss_scale_window, 1, KEY_MANY, "1000"),
+      .help = "dynamic: it doubles after so many steps without overflow" },
+    { INT("dtype.hysteresis", dtype.hysteresis, 1, KEY_MANY, "2"),
+      .help = "dynamic: overflows up to the first halving; it takes a doubling to get this patience again" },
+    { BOOL("dtype.consecutive_hysteresis", dtype.consecutive_hysteresis, "false"),
+      .help = "dynamic: any step without overflow gives it again" },
+    { REAL("dtype.min_loss_scale", dtype.min_loss_scale, 0, 0x1p60, "1"), .flags = KEY_ABOVE,
+      .help = "dynamic: the smallest scale; an overflow at it ends the run" },
 
     { INT("batch.global", batch.global, 0, 1e9, "auto"), .flags = KEY_ZERO,
       .help = "sequences of one optimizer step, over all ranks" },

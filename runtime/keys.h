@@ -24,10 +24,11 @@ enum key_type {
 };
 
 enum key_flags {
-    KEY_ABOVE = 1, /* REAL, SECONDS: min itself is not allowed */
-    KEY_BELOW = 2, /* REAL, SECONDS: max itself is not allowed */
-    KEY_ZERO = 4,  /* INT, REAL: "auto" is another name of 0 */
-    KEY_AUTO = 8,  /* INT, BOOL: "auto" is KEY_UNSET until config.c has chosen a value */
+    KEY_ABOVE = 1,    /* REAL, SECONDS: min itself is not allowed */
+    KEY_BELOW = 2,    /* REAL, SECONDS: max itself is not allowed */
+    KEY_ZERO = 4,     /* INT, REAL: "auto" is another name of 0 */
+    KEY_AUTO = 8,     /* INT, BOOL: "auto" is KEY_UNSET until config.c has chosen a value */
+    KEY_DYNAMIC = 16, /* REAL: "dynamic" is another name of 0 */
 };
 
 #define KEY_UNSET (-1)

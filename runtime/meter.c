@@ -153,11 +153,15 @@ static int record_step(
 {
     double rate = s->seconds > 0 ? (double)s->tokens / s->seconds : 0, mfu = utilization(&m->desc, rate);
     double tflops = rate * m->desc.flops / m->desc.world * 1e-12;
-    const struct tfevents_scalar scalars[] = { { "train/loss", s->loss }, { "train/grad_norm", s->grad_norm },
+    struct tfevents_scalar scalars[8] = { { "train/loss", s->loss }, { "train/grad_norm", s->grad_norm },
         { "train/lr", s->lr }, { "throughput/tokens_per_second", rate },
-        { "throughput/step_seconds", s->seconds }, { "throughput/tflops_per_device", tflops },
-        { "throughput/mfu", mfu } };
-    SHERD_TRY(tfevents_write(&m->events, s->step, scalars, (int)ARRAY_LEN(scalars) - !(mfu > 0)));
+        { "throughput/step_seconds", s->seconds }, { "throughput/tflops_per_device", tflops } };
+    int n = 6;
+    if (mfu > 0)
+        scalars[n++] = (struct tfevents_scalar){ "throughput/mfu", mfu };
+    if (m->desc.scaled)
+        scalars[n++] = (struct tfevents_scalar){ "train/loss_scale", s->loss_scale };
+    SHERD_TRY(tfevents_write(&m->events, s->step, scalars, n));
     json_t *r = json_pack("{s:I, s:o, s:o, s:f, s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "step",
         (json_int_t)s->step, "loss", real(s->loss), "grad_norm", real(s->grad_norm), "lr", s->lr, "tokens",
         (json_int_t)s->tokens, "tokens_seen", (json_int_t)s->tokens_seen, "skipped_steps",
@@ -165,6 +169,8 @@ static int record_step(
         "tokens_per_second", rate, "tflops_per_device", tflops);
     if (mfu > 0)
         json_object_set_new(r, "mfu", json_real(mfu));
+    if (m->desc.scaled)
+        json_object_set_new(r, "loss_scale", json_real(s->loss_scale));
     add_sent(r, sent);
     return append(m, r);
 }
@@ -172,7 +178,7 @@ static int record_step(
 int meter_step(struct meter *m, const struct sherd_step_stats *s, const uint64_t sent[SHERD_COLLECTIVES],
     struct text *line)
 {
-    char tokens[32], left[32], share[32] = "";
+    char tokens[32], left[32], share[32] = "", scale[40] = "";
     m->mark_tokens += s->tokens;
     m->mark_steps++;
     double seconds = clock_seconds() - m->mark_seconds;
@@ -181,12 +187,14 @@ int meter_step(struct meter *m, const struct sherd_step_stats *s, const uint64_t
     int digits = m->desc.steps >= 1000 ? 6 : 4;
     if (m->desc.peak > 0)
         snprintf(share, sizeof(share), " | %.1f%% MFU", 100 * utilization(&m->desc, rate));
+    if (m->desc.scaled)
+        snprintf(scale, sizeof(scale), " | scale %.6g", s->loss_scale);
     if (s->skipped)
-        text_add(line, "step %*lld/%lld | skipped, its gradient is not finite (%lld in all)", digits,
-            (long long)s->step, (long long)m->desc.steps, (long long)s->skipped_steps);
+        text_add(line, "step %*lld/%lld | skipped, its gradient is not finite (%lld in all)%s", digits,
+            (long long)s->step, (long long)m->desc.steps, (long long)s->skipped_steps, scale);
     else
-        text_add(line, "step %*lld/%lld | loss %.4f | grad norm %.3f | lr %.2e | %s tok/s%s | %s left",
-            digits, (long long)s->step, (long long)m->desc.steps, s->loss, s->grad_norm, s->lr,
+        text_add(line, "step %*lld/%lld | loss %.4f | grad norm %.3f | lr %.2e%s | %s tok/s%s | %s left",
+            digits, (long long)s->step, (long long)m->desc.steps, s->loss, s->grad_norm, s->lr, scale,
             text_commas((int64_t)rate, tokens), share,
             text_human_seconds(per_step * (double)(m->desc.steps - s->step), left));
     return record_step(m, s, sent);

@@ -15,6 +15,7 @@
 struct meter_desc {
     const char *dir;        /* gets metrics.jsonl and tensorboard/ */
     int jsonl, tensorboard; /* which of them are wanted */
+    int scaled;             /* there is a loss scale to tell */
     int64_t steps;          /* of the whole run */
     int world;
     double flops; /* per token, forward and backward: see docs/program.md */

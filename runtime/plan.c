@@ -172,7 +172,7 @@ int plan_init(struct plan *p, const struct sherd_config *c, const struct sherd_m
         .lent = p->lent };
     memory_state(&p->memory, &p->memory_desc);
     plan_scratch(p);
-    p->scalar_bytes = aligned((SCALAR_ALL + 3 * (size_t)world) * sizeof(double));
+    p->scalar_bytes = aligned((SCALAR_ALL + 4 * (size_t)world) * sizeof(double));
     p->token_bytes = aligned((size_t)(p->batch * p->seq) * sizeof(int32_t));
     p->memory.batch = p->scalar_bytes + 2 * PLAN_BATCH_SLOTS * p->token_bytes;
 out:

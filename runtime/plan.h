@@ -22,20 +22,23 @@ struct plan_layer {
 
 /* The order of the doubles in the scalar block at the start of the batch region. */
 enum plan_scalar {
-    SCALAR_COUNT,   /* over all ranks: valid targets of the step, */
-    SCALAR_ROWS,    /* sequences of the step, */
-    SCALAR_FLAG,    /* ranks that asked to stop, */
-    SCALAR_LOSS,    /* sum of losses, */
-    SCALAR_SQUARES, /* square sum of the gradient */
-    SCALAR_NORM,
-    SCALAR_OWN_COUNT, /* this rank's, in the same order; the first three are gathered together, */
+    SCALAR_COUNT,     /* over all ranks: valid targets of the step, */
+    SCALAR_DIVISOR,   /* of the gradient of the loss: the same, divided by the loss scale, */
+    SCALAR_ROWS,      /* sequences of the step, */
+    SCALAR_FLAG,      /* ranks that asked to stop, */
+    SCALAR_LOSS,      /* sum of losses, */
+    SCALAR_SQUARES,   /* square sum of the gradient */
+    SCALAR_NORM,      /* without the loss scale */
+    SCALAR_OWN_COUNT, /* this rank's, in the same order; the first four are gathered together, */
+    SCALAR_OWN_DIVISOR,
     SCALAR_OWN_ROWS,
     SCALAR_OWN_FLAG,
     SCALAR_OWN_LOSS, /* and these two */
     SCALAR_OWN_SQUARES,
+    SCALAR_SCALE,                  /* of the loss in this step */
     SCALAR_FACTOR,                 /* a float: the clip factor; what stands before it is new in every step */
     SCALAR_RATES,                  /* struct sherd_rates, two places: of the updates in a graph */
-    SCALAR_ALL = SCALAR_RATES + 2, /* 3 * world: what was gathered */
+    SCALAR_ALL = SCALAR_RATES + 2, /* 4 * world: what was gathered */
 };
 
 #define PLAN_BATCH_SLOTS 2 /* micro-batches of tokens in flight */

@@ -25,6 +25,23 @@ static int gather_own(struct sherd_engine *e, void *whole, int64_t own, int64_t 
     return sherd_all_gather(e->comm, e->compute, whole, from, slice, type);
 }
 
+/* The rank's own slice of masters to parameters, as an update rounds them. */
+static int round_unit(struct sherd_engine *e, int u, int64_t own, int64_t n)
+{
+    const struct shard_store *s = &e->store;
+    const struct shard_unit *unit = &s->units[u];
+    enum sherd_dtype type = e->plan.type;
+    char *param = (char *)unit->param[SHARD_TRAINED] +
+                  sherd_dtype_bytes(type) * (size_t)(own - store_param_first(s, u, SHARD_TRAINED));
+    const float *master = unit->master + (own - store_state_first(s, u));
+    if (type == SHERD_BF16)
+        return sherd_split(e->compute, &(struct sherd_split){ .param = param, .master = master, .n = n });
+    if (type == SHERD_F16)
+        return sherd_cast(e->compute,
+            &(struct sherd_cast){ .y = param, .x = master, .n = n, .y_type = type, .x_type = SHERD_F32 });
+    return SHERD_OK; /* parameters are their own masters */
+}
+
 /* Masters to rounded parameters, then every rank's slice to whoever holds the whole. */
 static int spread_unit(struct sherd_engine *e, int u)
 {
@@ -34,12 +51,8 @@ static int spread_unit(struct sherd_engine *e, int u)
     enum sherd_dtype type = e->plan.type;
     size_t size = sherd_dtype_bytes(type);
     int64_t slice = layout_slice(&e->plan.layout, u, SHARD_TRAINED), own = slice * s->rank;
-    if (slice && type == SHERD_BF16 && unit->master)
-        SHERD_TRY(sherd_split(e->compute,
-            &(struct sherd_split){ .param = (char *)unit->param[SHARD_TRAINED] +
-                                            size * (size_t)(own - store_param_first(s, u, SHARD_TRAINED)),
-                .master = unit->master + (own - store_state_first(s, u)),
-                .n = slice }));
+    if (slice && unit->master)
+        SHERD_TRY(round_unit(e, u, own, slice));
     for (int seg = 0; seg < SHARD_SEGMENTS && stage->param == SHARD_WHOLE; seg++) {
         int64_t n = layout_slice(&e->plan.layout, u, (enum shard_segment)seg);
         if (n)
@@ -93,9 +106,9 @@ static int put_floats(
         return sherd_queue_sync(e->compute);
     }
     size_t size = sherd_dtype_bytes(view->type);
-    if (view->type == SHERD_BF16)
+    if (view->type != SHERD_F32)
         for (int64_t i = 0; i < n; i++) {
-            bf16 h = bf16_from_float(host[i]);
+            uint16_t h = view->type == SHERD_BF16 ? bf16_from_float(host[i]) : f16_from_float(host[i]);
             memcpy(
                 (char *)host + i * (int64_t)sizeof(h), &h, sizeof(h)); /* behind what is still to be read */
         }
@@ -200,11 +213,11 @@ static int get_floats(
                                          .src = (char *)view->data + size * (size_t)(from - view->first),
                                          .bytes = size * (size_t)(to - from) }));
     SHERD_TRY(sherd_queue_sync(e->compute));
-    if (type == SHERD_BF16)
+    if (type != SHERD_F32)
         for (int64_t i = to - from - 1; i >= 0; i--) {
-            bf16 h;
+            uint16_t h;
             memcpy(&h, (char *)out + i * (int64_t)sizeof(h), sizeof(h));
-            out[i] = bf16_to_float(h);
+            out[i] = type == SHERD_BF16 ? bf16_to_float(h) : f16_to_float(h);
         }
     return view->low ? get_low(e, view, from - view->first, out, to - from) : SHERD_OK;
 }
@@ -231,6 +244,9 @@ int sherd_engine_tensor(struct sherd_engine *e, const char *what, const char *na
             SHERD_TRY(get_floats(e, &view, from, to, part));
         SHERD_TRY(comm_host_broadcast(e->comm, part, (size_t)(to - from) * sizeof(float), r));
     }
+    double scale = e->host_scalars[SCALAR_SCALE];
+    for (int64_t i = 0; !strcmp(what, "grad") && scale > 0 && i < n; i++)
+        out[i] = (float)((double)out[i] / scale);
     return SHERD_OK;
 }
 
@@ -247,6 +263,9 @@ static struct ckpt_job make_job(struct sherd_engine *e, struct shard_view *views
             .samples_seen = e->samples_seen,
             .skipped = e->skipped,
             .skipped_in_row = e->skipped_in_row,
+            .scale = e->scale.dynamic ? e->scale.value : 0,
+            .scale_hysteresis = e->scale.hysteresis,
+            .scale_good = e->scale.good,
             .seed = (uint64_t)e->config.run.seed,
             .param_type = e->plan.type,
             .optimizer = e->plan.optim->name,
@@ -364,6 +383,9 @@ int sherd_engine_load(struct sherd_engine *e, const char *path)
         e->samples_seen = job.meta.samples_seen;
         e->skipped = job.meta.skipped;
         e->skipped_in_row = job.meta.skipped_in_row;
+        if (e->scale.dynamic && job.meta.scale > 0)
+            e->scale = (struct scale){ job.meta.scale, 1,
+                MIN(job.meta.scale_hysteresis, e->config.dtype.hysteresis), job.meta.scale_good };
         e->run = job.meta.run ? job.meta.run : e->run;
         st = replica_check(e);
     }

@@ -60,7 +60,7 @@ static struct sherd_run make_run(struct sherd_engine *e, enum program_list list,
         .tokens = e->batches[index % PLAN_BATCH_SLOTS].tokens,
         .targets = e->batches[index % PLAN_BATCH_SLOTS].targets,
         .loss_sum = e->scalars + SCALAR_OWN_LOSS,
-        .count = e->scalars + SCALAR_COUNT,
+        .count = e->scalars + SCALAR_DIVISOR,
         .logits = logits };
 }
 
@@ -186,6 +186,7 @@ static int run_clip(struct sherd_engine *e)
                         .norm = e->scalars + SCALAR_NORM,
                         .square_sum = e->scalars + SCALAR_SQUARES,
                         .loss = e->scalars + SCALAR_LOSS,
+                        .scale = e->scalars + SCALAR_SCALE,
                         .max_norm = (float)e->config.optim.clip }));
     return sherd_event_record(e->clipped, e->compute);
 }
@@ -193,13 +194,16 @@ static int run_clip(struct sherd_engine *e)
 struct optim_hyper step_hyper(const struct sherd_engine *e, int64_t step)
 {
     const struct sherd_config *c = &e->config;
-    return (struct optim_hyper){ .lr = (float)lr_at(c, step, e->steps),
+    /* Steps that were skipped count neither for the schedule nor for the correction of means that began at 0.
+     * An update that does nothing may come before the first; one that is kept must not be taken for it. */
+    int64_t updates = MAX(step - e->skipped, e->graph.capturing ? 2 : 1);
+    return (struct optim_hyper){ .lr = (float)lr_at(c, updates, e->steps),
         .beta1 = (float)c->optim.beta1,
         .beta2 = (float)c->optim.beta2,
         .eps = (float)c->optim.eps,
         .weight_decay = (float)c->optim.weight_decay,
         .momentum = (float)c->optim.momentum,
-        .step = step - e->skipped, /* updates, for the correction of means that began at 0 */
+        .step = updates,
         .factor = (const float *)(e->scalars + SCALAR_FACTOR),
         .rates = e->graph.capturing ? (const struct sherd_rates *)(e->scalars + SCALAR_RATES) : NULL };
 }
@@ -362,6 +366,8 @@ static int count(struct sherd_engine *e, const struct sherd_batch *micro, int n_
         host[SCALAR_OWN_ROWS] += (double)micro[i].batch;
     }
     host[SCALAR_OWN_FLAG] = e->flag;
+    host[SCALAR_OWN_DIVISOR] = host[SCALAR_OWN_COUNT] / e->scale.value;
+    host[SCALAR_SCALE] = e->scale.value;
     return SHERD_OK;
 }
 
@@ -374,7 +380,7 @@ static int send_count(struct sherd_engine *e)
     SHERD_TRY(sherd_copy(e->compute,
         &(struct sherd_copy){
             .dst = e->scalars, .src = e->host_scalars, .bytes = SCALAR_FACTOR * sizeof(double) }));
-    SHERD_TRY(sum_over_ranks(e, e->scalars + SCALAR_COUNT, e->scalars + SCALAR_OWN_COUNT, 3));
+    SHERD_TRY(sum_over_ranks(e, e->scalars + SCALAR_COUNT, e->scalars + SCALAR_OWN_COUNT, 4));
     return profile_part_end(e->profile);
 }
 
@@ -467,6 +473,26 @@ int step_again(struct sherd_engine *e, const struct sherd_batch *micro, int n_mi
     return engine_settle(e);
 }
 
+/* The gradient overflowed under a loss scale that may fall: the step is skipped, as is usual. 0: it is not
+ * so. */
+static int overflowed(struct sherd_engine *e)
+{
+    double before = e->scale.value;
+    if (!e->scale.dynamic || !scale_overflow(&e->scale, &e->config))
+        return 0;
+    e->skipped++;
+    e->skipped_in_row++;
+    if (sherd_comm_rank(e->comm) == 0 && e->scale.value < before)
+        log_info("step %lld is skipped (%lld in all): its gradient overflows at a loss scale of %.10g, which "
+                 "becomes %.10g",
+            (long long)e->step + 1, (long long)e->skipped, before, e->scale.value);
+    else if (sherd_comm_rank(e->comm) == 0)
+        log_info("step %lld is skipped (%lld in all): its gradient overflows at a loss scale of %.10g, which "
+                 "stays for %lld more (dtype.hysteresis)",
+            (long long)e->step + 1, (long long)e->skipped, before, (long long)e->scale.hysteresis - 1);
+    return 1;
+}
+
 /* The step has a value that is not finite; its update has changed nothing. Finds where it came from, and then
  * fails, or passes the step over where train.nonfinite says so. */
 static int end_nonfinite(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
@@ -482,7 +508,7 @@ static int end_nonfinite(struct sherd_engine *e, const struct sherd_batch *micro
     memcpy(e->host_scalars, kept, sizeof(kept));
     if (st != SHERD_OK)
         return step_give_up(e, st);
-    int skip = e->config.train.nonfinite == SHERD_NONFINITE_SKIP;
+    int skip = e->config.train.nonfinite == SHERD_NONFINITE_SKIP && !e->scale.dynamic;
     if (skip && e->skipped_in_row < limit) {
         e->skipped++;
         e->skipped_in_row++;
@@ -496,6 +522,9 @@ static int end_nonfinite(struct sherd_engine *e, const struct sherd_batch *micro
     struct text why = { 0 };
     if (skip)
         text_add(&why, " after %lld steps skipped in a row (train.nonfinite_limit)", (long long)limit);
+    else if (e->scale.dynamic)
+        text_add(&why, " at a loss scale of %.10g, which cannot fall below %.10g (dtype.min_loss_scale)",
+            e->scale.value, e->config.dtype.min_loss_scale);
     st = SHERD_FAIL(SHERD_ENONFINITE,
         "step %lld%s: loss sum %g, gradient norm %g: %s; the weights are as before the step: try a lower "
         "optim.lr, a longer schedule.warmup or other data",
@@ -512,12 +541,13 @@ static void fill_stats(
     *out = (struct sherd_step_stats){ .step = e->step,
         .loss = count > 0 ? e->host_scalars[SCALAR_LOSS] / count : 0,
         .grad_norm = e->host_scalars[SCALAR_NORM],
-        .lr = lr_at(&e->config, e->step, e->steps),
+        .lr = lr_at(&e->config, e->step - (e->skipped - skipped), e->steps),
         .tokens = (int64_t)count,
         .tokens_seen = e->tokens_seen,
         .seconds = clock_seconds() - started,
         .skipped = skipped,
-        .skipped_steps = e->skipped };
+        .skipped_steps = e->skipped,
+        .loss_scale = e->host_scalars[SCALAR_SCALE] };
 }
 
 int sherd_engine_step(
@@ -544,10 +574,12 @@ int sherd_engine_step(
         return step_give_up(e, st);
     double loss = e->host_scalars[SCALAR_LOSS], norm = e->host_scalars[SCALAR_NORM];
     int skipped = !isfinite(loss) || !isfinite(norm);
-    if (skipped)
+    if (skipped && !overflowed(e))
         SHERD_TRY(end_nonfinite(e, micro, n_micro));
-    else
+    if (!skipped) {
         e->skipped_in_row = 0;
+        scale_good(&e->scale, &e->config);
+    }
     e->step++;
     e->tokens_seen += (int64_t)e->host_scalars[SCALAR_COUNT];
     e->samples_seen += (int64_t)e->host_scalars[SCALAR_ROWS];

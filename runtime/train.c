@@ -215,6 +215,7 @@ static int open_meter(struct run *r)
     return meter_init(&r->meter, &(struct meter_desc){ .dir = c->run.dir,
                                      .jsonl = c->log.jsonl,
                                      .tensorboard = c->log.tensorboard,
+                                     .scaled = c->dtype.param == SHERD_F16,
                                      .steps = c->train.steps,
                                      .world = r->world,
                                      .flops = model_flops(r->model, c->batch.seq),

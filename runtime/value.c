@@ -47,6 +47,12 @@ static const char *word_nearest(const struct key *key, const char *s)
     return text_nearest(s, words, n);
 }
 
+/* Another name of 0, or NULL. */
+static const char *zero_word(const struct key *key)
+{
+    return key->flags & KEY_ZERO ? "auto" : key->flags & KEY_DYNAMIC ? "dynamic" : NULL;
+}
+
 static void allowed_range(const struct key *key, const char *what, struct text *out)
 {
     const char *from = key->flags & KEY_ABOVE ? "above" : "from";
@@ -83,6 +89,8 @@ static void say_allowed(const struct key *key, struct text *out)
     }
     if (key->flags & (KEY_ZERO | KEY_AUTO))
         text_add(out, ", or auto");
+    else if (zero_word(key))
+        text_add(out, ", or %s", zero_word(key));
 }
 
 /* "key: must be ..., not ...", with the nearest word if the key has words. */
@@ -133,7 +141,7 @@ static int set_plain(const struct key *key, void *field, const char *s)
         return SHERD_OK;
     case KEY_REAL:
     case KEY_SECONDS:
-        if (automatic) {
+        if (zero_word(key) && strcmp(s, zero_word(key)) == 0) {
             *(double *)field = 0;
             return SHERD_OK;
         }
@@ -304,8 +312,8 @@ void key_print(const struct key *key, const struct sherd_config *config, struct 
         break;
     case KEY_REAL:
     case KEY_SECONDS:
-        if (*(const double *)field <= 0 && key->flags & KEY_ZERO)
-            text_add(out, "auto");
+        if (*(const double *)field <= 0 && zero_word(key))
+            text_add(out, "%s", zero_word(key));
         else
             print_real(*(const double *)field, out);
         break;

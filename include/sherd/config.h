@@ -68,10 +68,14 @@ struct sherd_config {
         int poison;       /* debugging: buffers that are let go are filled with NaN */
     } shard;
     struct {
-        enum sherd_dtype param;  /* weights and activations: F32 or BF16; masters are always F32 */
-        enum sherd_dtype reduce; /* gradients on the wire: F32 or BF16 */
+        enum sherd_dtype param;  /* weights and activations: F32, BF16 or F16; masters are always F32 */
+        enum sherd_dtype reduce; /* gradients on the wire: F32, or as param */
         enum sherd_master master;
         enum sherd_dtype state; /* the optimizer's: F32, or BF16 rounded at random */
+        double loss_scale;      /* F16: factor of all gradients; 0 = dynamic, by the five below */
+        int64_t initial_scale_power, loss_scale_window, hysteresis;
+        int consecutive_hysteresis;
+        double min_loss_scale;
     } dtype;
     struct {
         int64_t global, micro, accum; /* sequences; 0 = derived, as soon as the world is known */

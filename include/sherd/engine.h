@@ -47,6 +47,7 @@ struct sherd_step_stats {
     double seconds;        /* this step, on this rank */
     int skipped;           /* loss or gradient was not finite, and the weights were left alone */
     int64_t skipped_steps; /* since step 1, over all resumes */
+    double loss_scale;     /* of this step; 1 unless weights are f16 */
 };
 
 /* Collective. One optimizer step over n_micro micro-batches (every rank the same number, at least 1; just 1
@@ -54,7 +55,7 @@ struct sherd_step_stats {
  * Data is read before the call returns. ENONFINITE: loss or gradient norm is not finite on some rank; every
  * rank gets it, the weights are as before the step, and the text names tensor, layer, rank and micro-batch it
  * began with. With train.nonfinite: skip such a step counts as taken, see stats, until too many come in a
- * row. */
+ * row; with a dynamic loss scale (f16), until the scale can fall no more. */
 SHERD_API int sherd_engine_step(struct sherd_engine *engine, const struct sherd_batch *micro, int n_micro,
     struct sherd_step_stats *stats);
 

@@ -106,8 +106,9 @@ struct sherd_run {
     const int32_t *tokens;  /* [batch, seq] */
     const int32_t *targets; /* [batch, seq]; negative = ignored */
     double *loss_sum;       /* the last layer adds the sum of the losses of valid targets (see sherd_loss) */
-    const double *count;    /* valid targets of the whole step; the last layer divides its gradient by it */
-    float *logits; /* EVAL: where the last layer leaves its outputs as F32 [batch, seq, V], or NULL */
+    const double *count; /* valid targets of the whole step, over the loss scale; the last layer divides its
+                            gradient by it */
+    float *logits;       /* EVAL: where the last layer leaves its outputs as F32 [batch, seq, V], or NULL */
 };
 
 /* A kind of layer. In TRAIN mode the last layer may leave all of its work to backward, which runs directly

@@ -85,6 +85,15 @@ static int make_config(const struct job *job, struct sherd_config *c)
     c->train.recompute = job->recompute;
     c->dtype.master = job->master;
     c->dtype.state = job->state;
+    c->dtype.loss_scale = job->scale.fixed;
+    if (job->scale.least > 0)
+        c->dtype.min_loss_scale = job->scale.least;
+    if (job->scale.power)
+        c->dtype.initial_scale_power = job->scale.power;
+    if (job->scale.window)
+        c->dtype.loss_scale_window = job->scale.window;
+    if (job->scale.hysteresis)
+        c->dtype.hysteresis = job->scale.hysteresis;
     return SHERD_OK;
 }
 

@@ -26,6 +26,10 @@ struct job {
     enum sherd_recompute recompute;
     enum sherd_master master;
     enum sherd_dtype state;
+    struct { /* of the loss, for f16; what is 0 is as by default */
+        double fixed, least;
+        int64_t power, window, hysteresis;
+    } scale;
     const char *optim;
     double lr, clip, weight_decay;
     const char *load, *save; /* step folder to start from; run folder to save to at the end; NULL = no */

@@ -72,6 +72,19 @@ static void stages_agree_in_bf16(void **state)
     }
 }
 
+static void stages_agree_in_f16(void **state)
+{
+    (void)state;
+    for (int w = 1; w <= 3; w++) {
+        struct job j = job_default();
+        j.world = w;
+        j.param = SHERD_F16;
+        compare_stages(j, 0);
+        j.reduce = SHERD_F16;
+        compare_stages(j, 0);
+    }
+}
+
 static const struct sherd_model_config tiny_llama = { .family = "llama",
     .vocab = 101,
     .width = 24,
@@ -527,8 +540,8 @@ static void memory_and_bytes_are_what_was_planned(void **state)
                 SHERD_REGIONS(XX)
 #undef XX
                 assert_int_equal(j.engine_bytes, total);
-                /* what the steps sent, less the scalars: 3 doubles of counts, 2 of loss and norm a step */
-                uint64_t scalars = 2 * 5 * sizeof(double) * (uint64_t)(j.world - 1);
+                /* what the steps sent, less the scalars: 4 doubles of counts, 2 of loss and norm a step */
+                uint64_t scalars = 2 * 6 * sizeof(double) * (uint64_t)(j.world - 1);
                 assert_int_equal(j.sent.bytes[SHERD_ALL_GATHER], 2 * plan.sent[SHERD_ALL_GATHER] + scalars);
                 assert_int_equal(j.sent.bytes[SHERD_REDUCE_SCATTER], 2 * plan.sent[SHERD_REDUCE_SCATTER]);
                 assert_int_equal(j.sent.bytes[SHERD_ALL_REDUCE], 2 * plan.sent[SHERD_ALL_REDUCE]);
@@ -638,6 +651,7 @@ int main(void)
         cmocka_unit_test(stages_agree_bitwise_at_every_world),
         cmocka_unit_test(stages_agree_under_accumulation),
         cmocka_unit_test(stages_agree_in_bf16),
+        cmocka_unit_test(stages_agree_in_f16),
         cmocka_unit_test(stages_agree_for_llama_and_sgd),
         cmocka_unit_test(recomputing_changes_nothing),
         cmocka_unit_test(recomputing_below_frozen_layers),

@@ -113,6 +113,23 @@ static void whole_files(void **state)
     sherd_config_free(&c);
 }
 
+/* In f16 without DeepSpeed the loss scale is PyTorch's, with it DeepSpeed's. */
+static void half_precision(void **state)
+{
+    (void)state;
+    struct sherd_config c;
+    ASSERT_OK(parse(&c, "distributed_type: FSDP\nmixed_precision: fp16\n"));
+    assert_true(c.dtype.param == SHERD_F16 && c.dtype.reduce == SHERD_F16);
+    assert_true(c.dtype.loss_scale_window == 2000 && c.dtype.hysteresis == 1);
+    expect_remark(&c, "mixed_precision: a loss scale below 1");
+    sherd_config_free(&c);
+    ASSERT_OK(
+        parse(&c, "distributed_type: DEEPSPEED\nmixed_precision: fp16\ndeepspeed_config: {zero_stage: 2}\n"));
+    assert_true(c.dtype.param == SHERD_F16 && c.dtype.reduce == SHERD_F32);
+    assert_true(c.dtype.loss_scale_window == 1000 && c.dtype.hysteresis == 2);
+    sherd_config_free(&c);
+}
+
 static void stages(void **state)
 {
     (void)state;
@@ -175,9 +192,8 @@ static void refusals(void **state)
         { "distributed_type: MULTI_GPU\nfsdp_config: {}\n",
             "acc.yaml:2: fsdp_config: belongs to distributed_type FSDP" },
         { "distributed_type: FSDP\ndeepspeed_config: {}\n", "acc.yaml:2: deepspeed_config: belongs to" },
-        { "distributed_type: FSDP\nmixed_precision: fp16\n",
-            "acc.yaml:2: mixed_precision: fp16 is not possible here; bf16 and no are" },
-        { "mixed_precision: fp8\n", "fp8 is not possible here" },
+        { "distributed_type: FSDP\nmixed_precision: fp8\n",
+            "acc.yaml:2: mixed_precision: fp8 is not possible here; bf16, fp16 and no are" },
         { "deepspeed_config: {zero_stage: 7}\n", "deepspeed_config.zero_stage: shard.stage: must be" },
         { "deepspeed_config: {offload_optimizer_device: cpu}\n", "cpu cannot be honoured" },
         { "deepspeed_config: {deepspeed_config_file: /nowhere.json}\n", "/nowhere.json" },
@@ -247,6 +263,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_files),
+        cmocka_unit_test(half_precision),
         cmocka_unit_test(stages),
         cmocka_unit_test(refusals),
         cmocka_unit_test(file_in_a_file),

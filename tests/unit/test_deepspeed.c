@@ -101,17 +101,17 @@ static void whole_files(void **state)
     ASSERT_OK(parse(&c, trainer_zero3, 4));
     static const char *const auto_keys[] = { "shard.stage", "3", "batch.micro", "8", "batch.accum", "1",
         "batch.global", "32", "optim.lr", "0.001", "optim.beta2", "0.95", "dtype.param", "f32", "log.every",
-        "2000", "schedule.kind", "constant", "schedule.count", "deepspeed", "schedule.warmup_shape", "log",
+        "2000", "dtype.loss_scale", "dynamic", "dtype.loss_scale_window", "1000", "dtype.hysteresis", "2",
+        "schedule.kind", "constant", "schedule.count", "deepspeed", "schedule.warmup_shape", "log",
         "shard.overlap", "true", NULL };
     expect_keys(&c, auto_keys);
     expect_remark(&c, "train_batch_size = 32 (batch.global, derived)\n");
     expect_remark(&c, "optimizer.params.betas = 0.95 (optim.beta2, default)\n");
     expect_remark(&c, "zero_optimization.stage3_prefetch_bucket_size = 1 (shard.prefetch, default)\n");
     expect_remark(&c, "scheduler.params.warmup_max_lr = optimizer.params.lr\n");
-    expect_remark(&c, "fp16.enabled = false");
+    expect_remark(&c, "fp16.enabled = by dtype.param");
     expect_remark(&c, "  zero_optimization.contiguous_gradients: ");
     expect_remark(&c, "  zero_optimization.reduce_bucket_size: ");
-    expect_remark(&c, "  fp16.loss_scale: ");
     sherd_config_free(&c);
 
     ASSERT_OK(parse(&c, plain_zero2, 4));
@@ -267,8 +267,17 @@ static void refusals(void **state)
             "log or linear" },
         { "{" B "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_min_lr\": 9}}}",
             "scheduler.params.warmup_min_lr: 9 is above the highest rate" },
-        { "{" B "\n\"fp16\": {\"enabled\": true}}", "ds.json:2: fp16.enabled: fp16 is not a format" },
-        { "{" B "\"communication_data_type\": \"fp16\"}", "communication_data_type: fp16 is not possible" },
+        { "{" B "\n\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}",
+            "ds.json:2: fp16.enabled: bf16.enabled is true as well" },
+        { "{" B "\"fp16\": {\"enabled\": true, \"min_loss_scale\": 0}}",
+            "fp16.min_loss_scale: dtype.min_loss_scale: must be a number above 0" },
+        { "{" B "\"fp16\": {\"enabled\": true, \"loss_scale_window\": 0}}",
+            "fp16.loss_scale_window: dtype.loss_scale_window: must be a whole number from 1" },
+        { "{" B "\"fp16\": {\"enabled\": true, \"initial_scale_power\": 3, \"min_loss_scale\": 9}}",
+            "fp16.min_loss_scale (dtype.min_loss_scale): 9 is above the first scale" },
+        { "{" B "\"communication_data_type\": \"fp8\"}", "communication_data_type: fp8 is not possible" },
+        { "{" B "\"communication_data_type\": \"fp16\"}",
+            "communication_data_type (dtype.reduce): f16 would round" },
         { "{" B "\"communication_data_type\": \"bf16\"}",
             "communication_data_type (dtype.reduce): bf16 would round" },
         { "{" B "\"data_types\": {\"grad_accum_dtype\": \"bf16\"}}",
@@ -330,6 +339,19 @@ static void defaults_are_theirs(void **state)
         { "{" B "\"zero_optimization\": {\"offload_optimizer\": null, \"stage\": 1,},}",
             { "shard.stage", "1" } },
         { "{" B "\"bf16\": {\"enabled\": true, \"check_overflow\": false}}", { "train.nonfinite", "stop" } },
+        { "{" B "\"fp16\": {\"enabled\": true}}",
+            { "dtype.param", "f16", "dtype.reduce", "f32", "dtype.loss_scale", "dynamic",
+                "dtype.initial_scale_power", "16", "dtype.min_loss_scale", "1", "train.nonfinite", "skip" } },
+        { "{" B "\"fp16\": {\"enabled\": true, \"loss_scale\": 0, \"initial_scale_power\": 20,"
+          "\"loss_scale_window\": 500, \"hysteresis\": 4, \"consecutive_hysteresis\": true}}",
+            { "dtype.loss_scale", "dynamic", "dtype.initial_scale_power", "20", "dtype.loss_scale_window",
+                "500", "dtype.hysteresis", "4", "dtype.consecutive_hysteresis", "true" } },
+        { "{" B "\"fp16\": {\"enabled\": true, \"loss_scale\": 128, \"min_loss_scale\": \"auto\"},"
+          "\"communication_data_type\": \"fp16\"}",
+            { "dtype.loss_scale", "128", "dtype.reduce", "f16", "dtype.min_loss_scale", "1" } },
+        { "{" B "\"fp16\": {\"enabled\": false, \"loss_scale\": 128}}",
+            { "dtype.param", "f32", "dtype.loss_scale", "dynamic", "train.nonfinite", "stop" } },
+        { "{" B "\"data_types\": {\"param_dtype\": \"fp16\"}}", { "dtype.param", "f16" } },
         { "{" B "\"steps_per_print\": Infinity}", { "log.every", "1000000000000000" } },
         { "// one\n{" B
           "/* two \"*/ \"gradient_clipping\": 0, // three }\n# four\n\"optimizer\": {\"type\": \"//\\\"\"}}",
