@@ -54,6 +54,8 @@ run 2 train tiny.yaml "${sets[@]}" --set data.weights=[1,-1] --set run.dir=x
 has err "'-1' is no number above 0"
 run 2 train tiny.yaml "${sets[@]}" --set data.val=text --set run.dir=x
 has err "nothing need be held out"
+run 2 train tiny.yaml --set model.freeze='["*"]' --set run.dir=x # only `generate` makes such a model
+has err "every parameter is frozen"
 run 1 tokenize --tokenizer one1 -o one1 one.txt
 has err "one1: the folder is not empty"
 printf 'good\nbad \xff here\n' >bad.txt
