@@ -483,13 +483,13 @@ static int overflowed(struct sherd_engine *e)
     e->skipped++;
     e->skipped_in_row++;
     if (sherd_comm_rank(e->comm) == 0 && e->scale.value < before)
-        log_info("step %lld is skipped (%lld in all): its gradient overflows at a loss scale of %.10g, which "
-                 "becomes %.10g",
+        log_info("step %lld is skipped (%lld in all): its gradient overflows at a loss scale of %.15g, which "
+                 "becomes %.15g",
             (long long)e->step + 1, (long long)e->skipped, before, e->scale.value);
     else if (sherd_comm_rank(e->comm) == 0)
-        log_info("step %lld is skipped (%lld in all): its gradient overflows at a loss scale of %.10g, which "
-                 "stays for %lld more (dtype.hysteresis)",
-            (long long)e->step + 1, (long long)e->skipped, before, (long long)e->scale.hysteresis - 1);
+        log_info("step %lld is skipped (%lld in all): its gradient overflows at a loss scale of %.15g, which "
+                 "stays this time (dtype.hysteresis)",
+            (long long)e->step + 1, (long long)e->skipped, before);
     return 1;
 }
 
@@ -523,7 +523,7 @@ static int end_nonfinite(struct sherd_engine *e, const struct sherd_batch *micro
     if (skip)
         text_add(&why, " after %lld steps skipped in a row (train.nonfinite_limit)", (long long)limit);
     else if (e->scale.dynamic)
-        text_add(&why, " at a loss scale of %.10g, which cannot fall below %.10g (dtype.min_loss_scale)",
+        text_add(&why, " at a loss scale of %.15g, which cannot fall below %.15g (dtype.min_loss_scale)",
             e->scale.value, e->config.dtype.min_loss_scale);
     st = SHERD_FAIL(SHERD_ENONFINITE,
         "step %lld%s: loss sum %g, gradient norm %g: %s; the weights are as before the step: try a lower "

@@ -5,6 +5,7 @@
  */
 #include "tests/check.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -88,6 +89,35 @@ static void blocks_and_notes(void **state)
     second_refused("00000000000000ff", "ff", "run must be 16");
     second_refused("2.5", "\"low\"", "val_loss");
     second_refused("\"finite\": false", "\"finite\": 0", "finite");
+}
+
+static void scale_refused(const char *scale, const char *error)
+{
+    char member[200];
+    snprintf(member, sizeof(member), "\"step\": 3, \"loss_scale\": %s", scale);
+    second_refused("\"step\": 3", member, error);
+}
+
+/* The loss scale of a run in f16. */
+static void loss_scales(void **state)
+{
+    (void)state;
+    struct manifest m, again;
+    char *text = edit(blocked, "\"step\": 3",
+        "\"step\": 3, \"loss_scale\": {\"value\": 0.5, \"hysteresis\": 2, \"good_steps\": 7}");
+    ASSERT_OK(manifest_parse(&m, text, strlen(text), "m.json"));
+    mem_free(text);
+    ASSERT_OK(manifest_print(&text, &m));
+    ASSERT_OK(manifest_parse(&again, text, strlen(text), "again.json"));
+    assert_true(again.meta.scale == 0.5 && again.meta.scale_hysteresis == 2 && again.meta.scale_good == 7);
+    mem_free(text);
+    manifest_finish(&m);
+    manifest_finish(&again);
+    scale_refused("65536", "loss_scale must be an object");
+    scale_refused("{\"value\": 0, \"hysteresis\": 2, \"good_steps\": 7}", "a value above 0");
+    scale_refused("{\"value\": 1e30, \"hysteresis\": 2, \"good_steps\": 7}", "up to 2^60");
+    scale_refused("{\"value\": 1, \"hysteresis\": 0, \"good_steps\": 7}", "'hysteresis' is 0");
+    scale_refused("{\"value\": 1, \"hysteresis\": 2}", "good_steps");
 }
 
 static void refused(const char *from, const char *to, const char *error)
@@ -237,6 +267,7 @@ int main(void)
         cmocka_unit_test(prints_what_it_reads),
         cmocka_unit_test(refuses_an_extra_that_is_no_object),
         cmocka_unit_test(blocks_and_notes),
+        cmocka_unit_test(loss_scales),
         cmocka_unit_test(refuses_newer_versions),
         cmocka_unit_test(refuses_a_bad_head),
         cmocka_unit_test(refuses_bad_files),
