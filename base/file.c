@@ -19,6 +19,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
 
@@ -147,6 +148,23 @@ void file_set_direct(int fd, int direct)
         (void)fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT);
 }
 
+int file_is_direct(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+    return flags >= 0 && (flags & O_DIRECT) != 0;
+}
+
+void file_leave_direct(int fd, const char *path)
+{
+    static atomic_int told;
+    if (!file_is_direct(fd))
+        return; /* another transfer of this file was first */
+    file_set_direct(fd, 0);
+    if (atomic_exchange(&told, 1) == 0)
+        log_info(
+            "%s lies on a file system that refuses transfers past the page cache: they go through it", path);
+}
+
 int file_reserve(int fd, uint64_t bytes, const char *path)
 {
     int r = -1;
@@ -175,6 +193,7 @@ int file_cut(int fd, uint64_t bytes, const char *path)
 int file_pread(int fd, void *buf, size_t bytes, uint64_t offset, const char *path)
 {
     size_t done = 0;
+    int refused = 0;
     while (done < bytes) {
         size_t part = bytes - done;
         ssize_t n = -1;
@@ -182,6 +201,10 @@ int file_pread(int fd, void *buf, size_t bytes, uint64_t offset, const char *pat
             n = pread(fd, (char *)buf + done, part, (off_t)(offset + done));
         if (n < 0 && errno == EINTR)
             continue;
+        if (n < 0 && errno == EINVAL && !refused++) {
+            file_leave_direct(fd, path);
+            continue;
+        }
         if (n < 0)
             return io_fail("read", path);
         if (n == 0)
@@ -197,6 +220,7 @@ int file_pread(int fd, void *buf, size_t bytes, uint64_t offset, const char *pat
 int file_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset, const char *path)
 {
     size_t done = 0;
+    int refused = 0;
     while (done < bytes) {
         size_t part = bytes - done;
         ssize_t n = -1;
@@ -204,6 +228,10 @@ int file_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset, const ch
             n = pwrite(fd, (const char *)buf + done, part, (off_t)(offset + done));
         if (n < 0 && errno == EINTR)
             continue;
+        if (n < 0 && errno == EINVAL && !refused++) {
+            file_leave_direct(fd, path);
+            continue;
+        }
         if (n == 0)
             errno = ENOSPC;
         if (n <= 0)

@@ -27,11 +27,16 @@ int file_open_direct(int *fd, int *direct, const char *path);
 /* From now on past the page cache, or through it again. Where the file system has no such thing nothing
  * happens. */
 void file_set_direct(int fd, int direct);
+int file_is_direct(int fd);
+/* A transfer was refused (EINVAL), as some file systems do that take O_DIRECT at first: the file goes through
+ * the page cache from now on, and the process says so once. The transfer may be tried again. */
+void file_leave_direct(int fd, const char *path);
 /* Takes the blocks of a file of this size from the file system, which may then be written without running
  * out of space. Where the file system has no such thing nothing happens. */
 int file_reserve(int fd, uint64_t bytes, const char *path);
 int file_cut(int fd, uint64_t bytes, const char *path); /* to this size */
-/* Exactly `bytes` bytes at offset, retrying short transfers; reading past the end is EFORMAT "ends early". */
+/* Exactly `bytes` bytes at offset, retrying short transfers, and refused ones through the page cache; reading
+ * past the end is EFORMAT "ends early". */
 int file_pread(int fd, void *buf, size_t bytes, uint64_t offset, const char *path);
 int file_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset, const char *path);
 int file_sync(int fd, const char *path); /* piece by piece, see file_watch */

@@ -74,11 +74,23 @@ static void fail_op(struct write_queue *q, struct write_op *op, int err)
     append(&q->ready, op);
 }
 
+/* 1 if a write that was refused may be tried again, through the page cache. */
+static int leave_direct(struct write_op *op, int err)
+{
+    if (err != EINVAL || op->refused)
+        return 0;
+    op->refused = 1;
+    file_leave_direct(op->fd, op->path);
+    return 1;
+}
+
 /* What is left of a write goes to the system; what cannot is finished with its failure. */
 static void submit(struct write_queue *q, struct write_op *op)
 {
     size_t bytes = op->bytes - op->done;
-    if (!file_may("write", op->path, &bytes)) {
+    while (!file_may("write", op->path, &bytes)) {
+        if (leave_direct(op, errno))
+            continue;
         fail_op(q, op, errno);
         return;
     }
@@ -114,7 +126,7 @@ static int reap(struct write_queue *q)
     io_uring_cqe_seen(&q->ring, cqe);
     if (n > 0)
         op->done += (size_t)n;
-    if (n < 0 && n != -EINTR && n != -EAGAIN)
+    if (n < 0 && n != -EINTR && n != -EAGAIN && !leave_direct(op, -n))
         fail_op(q, op, -n);
     else if (n == 0 && op->done < op->bytes)
         fail_op(q, op, ENOSPC);
@@ -217,6 +229,7 @@ void write_queue_put(struct write_queue *q, struct write_op *op)
     op->done = 0;
     op->status = SHERD_OK;
     op->watch = file_watched();
+    op->refused = 0;
     q->pending++;
 #ifdef SHERD_URING
     if (q->uring) {

@@ -21,7 +21,7 @@ struct write_op {
     size_t align; /* of every transfer: FILE_DIRECT_ALIGN, or 1 */
     /* The queue's own. */
     size_t done;
-    int status;
+    int status, refused;
     char text[512];
     struct file_watch watch; /* of who put it in */
     struct write_op *next;

@@ -57,6 +57,7 @@ struct stream {
     uint64_t block;
     struct stream_file *file; /* open */
     int fd, direct, writing;  /* writing: ops under way */
+    int past;                 /* the last file went past the page cache to its end */
     struct sum *sum;
 };
 
@@ -184,6 +185,7 @@ static void end_file(struct stream *s)
     if (s->status == SHERD_OK)
         keep_failure(s, file_sync(s->fd, f->path));
     sum_text(s->sum, f->sum);
+    s->past = file_is_direct(s->fd);
     close_file(s);
 }
 
@@ -512,5 +514,5 @@ struct sherd_event *stream_taken(const struct stream *s)
 void stream_how(const struct stream *s, char out[64])
 {
     snprintf(out, 64, "%s, %s", write_queue_name(s->writes),
-        s->direct ? "past the page cache" : "through the page cache");
+        s->past ? "past the page cache" : "through the page cache");
 }

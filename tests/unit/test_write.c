@@ -2,7 +2,8 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * The queue of writes, by io_uring and by threads, through the page cache and past it: every byte arrives,
- * short writes are continued, and a failure comes out with the write that it belongs to.
+ * short writes are continued, writes that may not go past the page cache go through it, and a failure comes
+ * out with the write that it belongs to.
  */
 #include "tests/check.h"
 
@@ -22,7 +23,8 @@
 
 static char root[] = "test-write-XXXXXX"; /* where the build lies: a disk, most often, which O_DIRECT needs */
 static atomic_int asked;
-static int fail_at, short_at;
+static int fail_at, short_at, refuse_at; /* refuse_at: from there on, past the page cache */
+static int hook_fd;
 
 static int hook(const char *call, const char *path, size_t *bytes)
 {
@@ -32,6 +34,8 @@ static int hook(const char *call, const char *path, size_t *bytes)
     int n = ++asked;
     if (n == short_at)
         *bytes /= 2; /* still aligned, as the system's own */
+    if (refuse_at && n >= refuse_at && file_is_direct(hook_fd))
+        return EINVAL;
     return n == fail_at ? ENOSPC : 0;
 }
 
@@ -98,7 +102,7 @@ static void try(enum write_kind kind, int want_direct)
     int fd, direct = 0;
     for (size_t i = 0; i < OPS * PIECE; i++)
         data[i] = byte_at(i);
-    for (int fault = 0; fault < 3; fault++) {
+    for (int fault = 0; fault < 4; fault++) {
         snprintf(path, sizeof(path), "%s/file", root);
         if (want_direct)
             ASSERT_OK(file_open_direct(&fd, &direct, path));
@@ -108,25 +112,46 @@ static void try(enum write_kind kind, int want_direct)
         asked = 0;
         short_at = fault == 1 ? 7 : 0;
         fail_at = fault == 2 ? 9 : 0;
+        refuse_at = fault == 3 ? 4 : 0;
+        hook_fd = fd;
         ASSERT_OK(write_queue_create(&q, DEPTH, kind));
         assert_true(kind == WRITE_ANY || !strcmp(write_queue_name(q), "threads"));
         assert_int_equal(write_all(q, fd, direct ? FILE_DIRECT_ALIGN : 1, data, path), fault == 2);
         write_queue_destroy(q);
+        assert_int_equal(file_is_direct(fd), direct && fault != 3);
         ASSERT_OK(file_close(fd, path));
-        if (fault < 2)
+        if (fault != 2)
             check_file(path);
         ASSERT_OK(file_remove_tree(path));
     }
     mem_free(data);
 }
 
+static int refusals;
+
+static void count_refusals(void *ctx, enum sherd_log_level level, const char *text)
+{
+    (void)ctx;
+    (void)level;
+    refusals += strstr(text, "refuses transfers past the page cache") != NULL;
+}
+
 static void every_way(void **state)
 {
     (void)state;
+    int fd, direct;
+    char path[64];
+    snprintf(path, sizeof(path), "%s/look", root);
+    ASSERT_OK(file_open_direct(&fd, &direct, path));
+    ASSERT_OK(file_close(fd, path));
+    ASSERT_OK(file_remove_tree(path));
+    sherd_log_set(count_refusals, NULL, SHERD_LOG_INFO);
     try(WRITE_ANY, 0);
     try(WRITE_ANY, 1);
     try(WRITE_THREADS, 0);
     try(WRITE_THREADS, 1);
+    sherd_log_set(NULL, NULL, SHERD_LOG_INFO);
+    assert_int_equal(refusals, direct); /* told once, if there was anything to tell */
 }
 
 static void a_lock_names_its_holder(void **state)
