@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/text.h"
@@ -29,6 +30,8 @@ struct plan {
     long at;
     int rank;   /* processes: of whom; -1 = any */
     int beside; /* the save is polled, as training does */
+    int all;    /* whoever is killed takes all ranks along, as a launcher would */
+    _Atomic int pid[WORLD];
     _Atomic int status[WORLD];
     _Atomic long total[WORLD]; /* calls that were made */
     char dir[256];
@@ -54,8 +57,13 @@ static int hook(const char *call, const char *path, size_t *bytes)
     }
     if (n != plan->at)
         return 0;
-    if (plan->fault == KILL)
+    if (plan->fault == KILL) {
+        for (int r = 0; r < WORLD && plan->all; r++) {
+            if (plan->pid[r] != getpid())
+                kill(plan->pid[r], SIGKILL);
+        }
         raise(SIGKILL);
+    }
     if (plan->fault == SHORT)
         *bytes = *bytes > 1 ? *bytes / 2 : *bytes;
     return plan->fault == ONCE ? EIO : 0;
@@ -80,6 +88,7 @@ static void save_rank(int rank, struct sherd_comm *comm, struct sherd_device *de
     struct fake f;
     T_OK(fake_init(&f, options, comm, dev, 0));
     T_OK(ckpt_saver_create(&saver, comm, dev, 0));
+    plan->pid[rank] = getpid();
     T_OK(sherd_comm_barrier(comm));
     if (plan->rank < 0 || plan->rank == rank)
         armed = 1;
@@ -134,11 +143,11 @@ static int64_t look(void)
     return options.step;
 }
 
-/* One fault; 1 if the save had so many calls. */
-static int try(int mode, enum fault fault, int rank, long at)
+/* One fault in the save of the step after `last`, of which there is a checkpoint; then a save without one, of
+ * the step after. 1 if the save had so many calls. */
+static int try(int mode, enum fault fault, int rank, long at, int64_t last)
 {
-    save_clean(T_THREADS, 1);
-    save_with_fault(mode, fault, rank, at, 2);
+    save_with_fault(mode, fault, rank, at, last + 1);
     int64_t found = look();
     int all_well = 1, any_well = 0, dead = rank >= 0 && plan->total[rank] < 0;
     long made = 0;
@@ -147,33 +156,42 @@ static int try(int mode, enum fault fault, int rank, long at)
         any_well |= plan->status[r] == SHERD_OK;
         made = MAX(made, plan->total[r]);
     }
-    if (!(found == 2 || (found == 1 && !all_well)))
+    if (!(found == last + 1 || (found == last && !all_well)))
         fail_msg("call %ld: step %lld is found, the ranks ended with %d and %d", at, (long long)found,
             plan->status[0], plan->status[1]);
     if (fault == SHORT && !all_well)
         fail_msg("call %ld: a short write was not continued", at);
     if (any_well && !all_well && fault != KILL)
         fail_msg("call %ld: the ranks do not agree how the save ended", at);
-    save_clean(T_THREADS, 3);
-    ASSERT_OK(file_remove_tree(plan->dir));
+    save_clean(T_THREADS, last + 2);
     return dead || made >= at;
 }
 
 static void try_all(int mode, enum fault fault, int rank, int least)
 {
     long at = 1;
-    while (at < MOST_CALLS && try(mode, fault, rank, at))
+    save_clean(T_THREADS, 1);
+    while (at < MOST_CALLS && try(mode, fault, rank, at, 2 * at - 1))
         at++;
+    ASSERT_OK(file_remove_tree(plan->dir));
     assert_in_range(at, least, MOST_CALLS - 1);
 }
 
 static void killed_anywhere(void **state)
 {
     (void)state;
-    for (plan->beside = 0; plan->beside < 2; plan->beside++) {
+    plan->all = 1;
+    for (plan->beside = 0; plan->beside < 2; plan->beside++)
         try_all(T_PROCESSES | T_MAY_DIE, KILL, 0, 30);
-        try_all(T_PROCESSES | T_MAY_DIE, KILL, 1, 8);
-    }
+    try_all(T_PROCESSES | T_MAY_DIE, KILL, 1, 8);
+}
+
+/* The other rank lives on, and ends its save with a failure. */
+static void one_is_killed(void **state)
+{
+    (void)state;
+    plan->all = plan->beside = 0;
+    try_all(T_PROCESSES | T_MAY_DIE, KILL, 1, 8);
 }
 
 static void one_call_fails(void **state)
@@ -229,6 +247,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(killed_anywhere),
+        cmocka_unit_test(one_is_killed),
         cmocka_unit_test(one_call_fails),
         cmocka_unit_test(a_short_write),
         cmocka_unit_test(the_disk_fills_up),
