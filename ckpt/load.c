@@ -3,7 +3,7 @@
  *
  * Loading: see ckpt/ckpt.h. Rank 0 reads the manifest and looks at the files, all ranks compare it with their
  * layout, then each reads the ranges that its views need, in the order of the files, so that no block is read
- * twice. Nothing here depends on the world or stage that wrote the checkpoint.
+ * twice and a thread can read ahead. Nothing here depends on the world or stage that wrote the checkpoint.
  */
 #include "ckpt/ckpt.h"
 
@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/text.h"
-#include "ckpt/open.h"
+#include "ckpt/ahead.h"
 #include "ckpt/views.h"
 
 /* A piece of a file and where its values go. */
@@ -40,6 +40,8 @@ struct load {
     struct shard_span *spans; /* as many as tensors */
     struct read *reads;
     int n_reads, cap_reads;
+    struct ahead_part *parts; /* what is read of the files, in order */
+    int n_parts, cap_parts;
 };
 
 static int open_first(struct load *l, char **text, uint64_t *bytes)
@@ -346,20 +348,37 @@ static int read_one(struct load *l, struct ferry *ferry, const struct read *r)
     return SHERD_OK;
 }
 
-/* Reads from number i on that lie in blocks without a gap are got from the disk together; the first that does
- * not. */
-static int plan_together(struct load *l, int i)
+/* The blocks that the reads need, in their order; what lies in blocks without a gap is got from the disk
+ * together. */
+static int plan_parts(struct load *l)
 {
-    uint64_t block = MAX(1, l->ckpt->manifest.block), end = 0;
-    int file = l->reads[i].file, k = i;
-    for (; k < l->n_reads && l->reads[k].file == file; k++) {
-        const struct read *r = &l->reads[k];
-        if (k > i && r->offset / block > (end - 1) / block + 1)
-            break;
-        end = MAX(end, r->offset + (uint64_t)r->elems * sherd_dtype_bytes(r->from));
+    const struct manifest *m = &l->ckpt->manifest;
+    for (int i = 0; i < l->n_reads;) {
+        int file = l->reads[i].file;
+        uint64_t at = l->reads[i].offset / m->block * m->block, end = at;
+        for (; i < l->n_reads && l->reads[i].file == file; i++) {
+            const struct read *r = &l->reads[i];
+            if (end > at && r->offset / m->block > (end - 1) / m->block + 1)
+                break;
+            end = MAX(end, r->offset + (uint64_t)r->elems * sherd_dtype_bytes(r->from));
+        }
+        end = MIN((end + m->block - 1) / m->block * m->block, m->files[file].bytes);
+        for (; at < end; at += CKPT_STAGING_BYTES) {
+            SHERD_TRY(mem_grow(&l->parts, &l->cap_parts, l->n_parts + 1, sizeof(*l->parts)));
+            l->parts[l->n_parts++] = (struct ahead_part){ file, at, MIN(at + CKPT_STAGING_BYTES, end) };
+        }
     }
-    l->ckpt->window.wanted = end;
-    return k;
+    return SHERD_OK;
+}
+
+/* With a single part nothing is read while another is looked at. */
+static int start_ahead(struct load *l)
+{
+    if (!ckpt_checks_reads(l->ckpt))
+        return SHERD_OK;
+    SHERD_TRY(plan_parts(l));
+    return l->n_parts < 2 ? SHERD_OK
+                          : ahead_create(&l->ckpt->window.ahead, l->ckpt, l->job->dev, l->parts, l->n_parts);
 }
 
 static int load_views(struct load *l)
@@ -371,11 +390,13 @@ static int load_views(struct load *l)
         st = plan_view(l, &ferry, &l->job->views[i]);
     if (l->n_reads > 1)
         qsort(l->reads, (size_t)l->n_reads, sizeof(*l->reads), by_place);
-    for (int i = 0, together = 0; i < l->n_reads && st == SHERD_OK; i++) {
-        if (i == together)
-            together = plan_together(l, i);
+    if (st == SHERD_OK)
+        st = start_ahead(l);
+    for (int i = 0; i < l->n_reads && st == SHERD_OK; i++)
         st = read_one(l, &ferry, &l->reads[i]);
-    }
+    ahead_destroy(l->ckpt->window.ahead);
+    l->ckpt->window.ahead = NULL;
+    l->ckpt->window.file = -1; /* what lay there went with it */
     SHERD_KEEP(st, sherd_queue_sync(ferry.queue));
     ferry_finish(&ferry);
     return st;
@@ -417,5 +438,6 @@ int ckpt_load(struct ckpt_job *job, const char *path)
     mem_free(l.stored);
     mem_free(l.spans);
     mem_free(l.reads);
+    mem_free(l.parts);
     return st;
 }

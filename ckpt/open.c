@@ -118,7 +118,7 @@ void sherd_ckpt_close(struct sherd_ckpt *ckpt)
         (void)file_close(ckpt->fd, ckpt->path);
     mem_free(ckpt->headers);
     mem_free(ckpt->staging);
-    mem_free(ckpt->window.data);
+    mem_free(ckpt->window.own);
     mem_free(ckpt->path);
     manifest_finish(&ckpt->manifest);
     mem_free(ckpt);

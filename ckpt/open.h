@@ -10,6 +10,8 @@
 #include "ckpt/manifest.h"
 #include "ckpt/safetensors.h"
 
+struct ahead;
+
 struct sherd_ckpt {
     char *path;
     struct manifest manifest;
@@ -18,10 +20,11 @@ struct sherd_ckpt {
     void *staging;              /* CKPT_STAGING_BYTES, made when first needed */
     /* Bytes [begin, end) of a file, whole blocks whose sums were right. */
     struct {
-        char *data; /* CKPT_STAGING_BYTES, made when first needed */
+        const char *data;
+        char *own; /* CKPT_STAGING_BYTES, made when first needed */
         int file;
         uint64_t begin, end;
-        uint64_t wanted; /* in the file that is read next: what follows up to here will be asked for, too */
+        struct ahead *ahead; /* borrowed: where the next windows come from, if they are the next parts */
     } window;
     uint64_t bytes_read; /* from the disk: headers, the manifest, blocks */
 };
@@ -50,6 +53,9 @@ int ckpt_fetch(struct sherd_ckpt *ckpt, int file, uint64_t offset, size_t bytes,
 /* The same without a copy: *n of the bytes, at least one element, at *out until the next call. Only where
  * ckpt_checks_reads. */
 int ckpt_peek(struct sherd_ckpt *ckpt, int file, uint64_t offset, size_t bytes, const void **out, size_t *n);
+/* Bytes [begin, end) of an open file, whole blocks but for the last of the file, to memory at a multiple of
+ * FILE_DIRECT_ALIGN. Many go past the page cache. */
+int ckpt_read_blocks(int fd, char *to, uint64_t begin, uint64_t end, const char *path);
 /* Bytes [begin, end) of a file, whole blocks but for the last of the file, are what was saved. */
 int ckpt_check_blocks(const struct sherd_ckpt *ckpt, int file, uint64_t begin, uint64_t end, const char *data,
     const char *path);

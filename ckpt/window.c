@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
-#include "ckpt/open.h"
+#include "ckpt/ahead.h"
 
 /* From this size on reads go past the page cache: the disk works on all of it at once, and nothing is copied.
  */
@@ -29,45 +29,59 @@ int ckpt_check_blocks(
     return SHERD_OK;
 }
 
-/* The window holds whole blocks, which are aligned as the disk wants it; the file's end need not be. */
-static int read_window(struct sherd_ckpt *ckpt, uint64_t begin, uint64_t end, const char *path)
+/* Whole blocks are aligned as the disk wants it; the file's end need not be. */
+int ckpt_read_blocks(int fd, char *to, uint64_t begin, uint64_t end, const char *path)
 {
     size_t bytes = (size_t)(end - begin), aligned = bytes / FILE_DIRECT_ALIGN * FILE_DIRECT_ALIGN;
     if (bytes < DIRECT_LEAST)
-        return file_pread(ckpt->fd, ckpt->window.data, bytes, begin, path);
-    file_set_direct(ckpt->fd, 1);
-    int st = file_pread(ckpt->fd, ckpt->window.data, aligned, begin, path);
-    file_set_direct(ckpt->fd, 0);
+        return file_pread(fd, to, bytes, begin, path);
+    file_set_direct(fd, 1);
+    int st = file_pread(fd, to, aligned, begin, path);
+    file_set_direct(fd, 0);
     if (st == SHERD_OK && bytes > aligned)
-        st = file_pread(ckpt->fd, ckpt->window.data + aligned, bytes - aligned, begin + aligned, path);
+        st = file_pread(fd, to + aligned, bytes - aligned, begin + aligned, path);
     return st;
 }
 
-/* Moves the window to the blocks that hold [offset, end), or the first of them. */
+/* The window from what was read ahead. */
+static int take_ahead(struct sherd_ckpt *ckpt, const struct ahead_part *part)
+{
+    ckpt->window.end = part->end;
+    return ahead_take(ckpt->window.ahead, &ckpt->window.data);
+}
+
+static int read_window(struct sherd_ckpt *ckpt, uint64_t end, const char *path)
+{
+    if (!ckpt->window.own)
+        ckpt->window.own = mem_aligned(FILE_DIRECT_ALIGN, CKPT_STAGING_BYTES);
+    if (!ckpt->window.own)
+        return SHERD_ENOMEM;
+    ckpt->window.data = ckpt->window.own;
+    ckpt->window.end = end;
+    return ckpt_read_blocks(ckpt->fd, ckpt->window.own, ckpt->window.begin, end, path);
+}
+
+/* Moves the window to the blocks that hold [offset, end), or the first of them; or to more, read ahead. */
 static int move_window(struct sherd_ckpt *ckpt, int file, uint64_t offset, uint64_t end)
 {
     uint64_t block = ckpt->manifest.block, begin = offset / block * block;
+    const struct ahead_part *next = ckpt->window.ahead ? ahead_next(ckpt->window.ahead) : NULL;
     char *path = NULL;
-    if (!ckpt->window.data)
-        ckpt->window.data = mem_aligned(4096, CKPT_STAGING_BYTES);
-    if (!ckpt->window.data)
-        return SHERD_ENOMEM;
-    end = MAX(end, ckpt->window.wanted);
     end = MIN((end + block - 1) / block * block, ckpt->manifest.files[file].bytes);
     end = MIN(end, begin + CKPT_STAGING_BYTES);
     ckpt->window.file = -1;
+    ckpt->window.begin = begin;
     int st = ckpt_use_file(ckpt, file, &path);
     if (st == SHERD_OK)
-        st = read_window(ckpt, begin, end, path);
+        st = next && next->file == file && next->begin == begin ? take_ahead(ckpt, next)
+                                                                : read_window(ckpt, end, path);
     if (st == SHERD_OK) {
+        end = ckpt->window.end;
         ckpt->bytes_read += end - begin;
-        ckpt->window.file = file;
-        ckpt->window.begin = begin;
-        ckpt->window.end = end;
         st = ckpt_check_blocks(ckpt, file, begin, end, ckpt->window.data, path);
-        if (st != SHERD_OK)
-            ckpt->window.file = -1;
     }
+    if (st == SHERD_OK)
+        ckpt->window.file = file;
     mem_free(path);
     return st;
 }
