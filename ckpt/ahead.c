@@ -18,6 +18,7 @@ struct ahead {
     struct sherd_device *dev;
     const struct ahead_part *parts;
     int n;
+    struct file_watch watch; /* of the caller, told of reads too */
     void *memory;
     char *buffers; /* AHEAD_BUFFERS times CKPT_STAGING_BYTES */
     pthread_t thread;
@@ -59,6 +60,7 @@ static void *serve(void *arg)
 {
     struct ahead *a = arg;
     int fd = -1, file = -1;
+    file_watch(a->watch);
     pthread_mutex_lock(&a->lock);
     while (!a->stop && a->status == SHERD_OK && a->read < a->n) {
         if (a->read >= a->taken + AHEAD_BUFFERS - (a->taken > 0)) {
@@ -89,6 +91,7 @@ int ahead_create(struct ahead **out, const struct sherd_ckpt *ckpt, struct sherd
     a->dev = dev;
     a->parts = parts;
     a->n = n;
+    a->watch = file_watched();
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->changed, NULL);
     int st = sherd_host_alloc(dev, &a->memory, AHEAD_BUFFERS * CKPT_STAGING_BYTES + FILE_DIRECT_ALIGN);

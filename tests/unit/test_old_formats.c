@@ -5,7 +5,7 @@
  * merged to the same bytes as then, and trained on. A fixture is never made anew.
  *
  * v1: GPT-2 of 1,752 parameters after two steps of 3 ranks in stage 3, bf16, some tensors frozen; and what
- * the version that wrote it merged it to, in f32.
+ * the version that wrote it merged it to, in f32. v2: the same model after other data, with sums of blocks.
  */
 #include "tests/check.h"
 #include "tests/folder.h"
@@ -25,7 +25,10 @@ static const struct {
     int version;
     int64_t step;
     const char *m, *v; /* sums of the moments of all trained tensors */
-} fixtures[] = { { "v1", 1, 2, "48ea477e4be3a276b181ad2105edef02", "573be0d05cf3bf0ab8ba328dea7907a9" } };
+} fixtures[] = {
+    { "v1", 1, 2, "48ea477e4be3a276b181ad2105edef02", "573be0d05cf3bf0ab8ba328dea7907a9" },
+    { "v2", 2, 2, "9d91a61fb3426e5bb5af66beb0f3d02d", "9333f437c97b6db7600dae4af4a04569" },
+};
 
 /* Freed by the caller. */
 static char *fixture(const char *name, const char *file)
