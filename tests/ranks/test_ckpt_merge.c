@@ -347,6 +347,68 @@ static void a_missing_span_stops_before_writing(void **state)
     assert_false(file_exists(fake_at("m")));
 }
 
+static int full_from, writes;
+
+static int full_disk(const char *call, const char *path, size_t *bytes)
+{
+    (void)path;
+    (void)bytes;
+    int takes = !strcmp(call, "write") || !strcmp(call, "create") || !strcmp(call, "mkdir") ||
+                !strcmp(call, "reserve");
+    return takes && ++writes >= full_from ? ENOSPC : 0;
+}
+
+static void a_full_disk_leaves_nothing_of_a_merge(void **state)
+{
+    (void)state;
+    ASSERT_OK(fake_save(&results, 2, &plain, fake_at("run")));
+    char from[256], to[256];
+    snprintf(from, sizeof(from), "%s", fake_at("run"));
+    snprintf(to, sizeof(to), "%s", fake_at("x/m"));
+    ASSERT_OK(file_mkdirs(fake_at("x")));
+    struct sherd_merge_desc desc = { .from = from, .to = to, .type = SHERD_F32, .shard_bytes = 20000 };
+    int st = SHERD_EIO;
+    file_hook(full_disk);
+    for (full_from = 1; full_from < 100 && st != SHERD_OK; full_from++) {
+        writes = 0;
+        st = sherd_merge(&desc, NULL);
+        if (st == SHERD_OK)
+            break;
+        ASSERT_CONTAINS(sherd_error(), "No space left on device");
+        if (file_exists(to))
+            names_are(to, NULL, 0);
+    }
+    file_hook(NULL);
+    ASSERT_OK(st);
+    assert_true(full_from > 6); /* every call of it was refused once */
+    assert_true(file_exists(fake_at("x/m/model.safetensors.index.json")));
+}
+
+static void what_is_no_whole_checkpoint_is_refused(void **state)
+{
+    (void)state;
+    struct sherd_ckpt *ckpt;
+    ASSERT_OK(fake_save(&results, 2, &plain, fake_at("run")));
+    char step[256], to[256];
+    snprintf(step, sizeof(step), "%s", fake_at("run/step-00000010"));
+    snprintf(to, sizeof(to), "%s", fake_at("m"));
+    struct sherd_merge_desc desc = { .from = step, .to = to, .type = SHERD_F32 };
+    ASSERT_OK(file_remove_tree(fake_at("run/step-00000010/weights-00001-of-00002.safetensors")));
+    ASSERT_FAILS(sherd_merge(&desc, NULL), SHERD_ENOTFOUND, "weights-00001-of-00002.safetensors");
+    int st = sherd_ckpt_open(&ckpt, step);
+    if (st == SHERD_OK) {
+        ASSERT_FAILS(sherd_ckpt_verify(ckpt), SHERD_ENOTFOUND, "weights-00001-of-00002.safetensors");
+        sherd_ckpt_close(ckpt);
+    }
+    ASSERT_OK(file_remove_tree(fake_at("run/step-00000010/manifest.json")));
+    ASSERT_FAILS(sherd_merge(&desc, NULL), SHERD_ENOTFOUND, "was not finished");
+    ASSERT_FAILS(sherd_ckpt_open(&ckpt, step), SHERD_ENOTFOUND, "was not finished");
+    ASSERT_OK(file_rename(step, fake_at("run/.tmp-step-00000010-0011223344556677"))); /* being written */
+    desc.from = fake_at("run/.tmp-step-00000010-0011223344556677");
+    ASSERT_FAILS(sherd_merge(&desc, NULL), SHERD_ENOTFOUND, "no checkpoint");
+    assert_false(file_exists(to));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -359,6 +421,8 @@ int main(void)
         cmocka_unit_test_setup(too_large_for_f16_is_an_error, fake_fresh),
         cmocka_unit_test_setup(the_source_may_be_moved_and_read_only, fake_fresh),
         cmocka_unit_test_setup(moments_are_not_read, fake_fresh),
+        cmocka_unit_test_setup(a_full_disk_leaves_nothing_of_a_merge, fake_fresh),
+        cmocka_unit_test_setup(what_is_no_whole_checkpoint_is_refused, fake_fresh),
         cmocka_unit_test_setup(a_missing_span_stops_before_writing, fake_fresh),
     };
     return cmocka_run_group_tests(tests, fake_enter, fake_leave);
