@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/text.h"
-#include "ckpt/ahead.h"
+#include "ckpt/parts.h"
 #include "ckpt/views.h"
 
 /* A piece of a file and where its values go. */
@@ -40,7 +40,7 @@ struct load {
     struct shard_span *spans; /* as many as tensors */
     struct read *reads;
     int n_reads, cap_reads;
-    struct ahead_part *parts; /* what is read of the files, in order */
+    struct part *parts; /* what is read of the files, in order */
     int n_parts, cap_parts;
 };
 
@@ -365,20 +365,20 @@ static int plan_parts(struct load *l)
         end = MIN((end + m->block - 1) / m->block * m->block, m->files[file].bytes);
         for (; at < end; at += CKPT_STAGING_BYTES) {
             SHERD_TRY(mem_grow(&l->parts, &l->cap_parts, l->n_parts + 1, sizeof(*l->parts)));
-            l->parts[l->n_parts++] = (struct ahead_part){ file, at, MIN(at + CKPT_STAGING_BYTES, end) };
+            l->parts[l->n_parts++] = (struct part){ file, at, MIN(at + CKPT_STAGING_BYTES, end) };
         }
     }
     return SHERD_OK;
 }
 
 /* With a single part nothing is read while another is looked at. */
-static int start_ahead(struct load *l)
+static int start_parts(struct load *l)
 {
     if (!ckpt_checks_reads(l->ckpt))
         return SHERD_OK;
     SHERD_TRY(plan_parts(l));
     return l->n_parts < 2 ? SHERD_OK
-                          : ahead_create(&l->ckpt->window.ahead, l->ckpt, l->job->dev, l->parts, l->n_parts);
+                          : parts_create(&l->ckpt->window.parts, l->ckpt, l->job->dev, l->parts, l->n_parts);
 }
 
 static int load_views(struct load *l)
@@ -391,11 +391,11 @@ static int load_views(struct load *l)
     if (l->n_reads > 1)
         qsort(l->reads, (size_t)l->n_reads, sizeof(*l->reads), by_place);
     if (st == SHERD_OK)
-        st = start_ahead(l);
+        st = start_parts(l);
     for (int i = 0; i < l->n_reads && st == SHERD_OK; i++)
         st = read_one(l, &ferry, &l->reads[i]);
-    ahead_destroy(l->ckpt->window.ahead);
-    l->ckpt->window.ahead = NULL;
+    parts_destroy(l->ckpt->window.parts);
+    l->ckpt->window.parts = NULL;
     l->ckpt->window.file = -1; /* what lay there went with it */
     SHERD_KEEP(st, sherd_queue_sync(ferry.queue));
     ferry_finish(&ferry);

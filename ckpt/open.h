@@ -10,7 +10,7 @@
 #include "ckpt/manifest.h"
 #include "ckpt/safetensors.h"
 
-struct ahead;
+struct parts;
 
 struct sherd_ckpt {
     char *path;
@@ -24,7 +24,7 @@ struct sherd_ckpt {
         char *own; /* CKPT_STAGING_BYTES, made when first needed */
         int file;
         uint64_t begin, end;
-        struct ahead *ahead; /* borrowed: where the next windows come from, if they are the next parts */
+        struct parts *parts; /* borrowed: where the next windows come from, if they are the next parts */
     } window;
     uint64_t bytes_read; /* from the disk: headers, the manifest, blocks */
 };

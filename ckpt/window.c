@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
-#include "ckpt/ahead.h"
+#include "ckpt/parts.h"
 
 /* From this size on reads go past the page cache: the disk works on all of it at once, and nothing is copied.
  */
@@ -44,10 +44,10 @@ int ckpt_read_blocks(int fd, char *to, uint64_t begin, uint64_t end, const char 
 }
 
 /* The window from what was read ahead. */
-static int take_ahead(struct sherd_ckpt *ckpt, const struct ahead_part *part)
+static int take_part(struct sherd_ckpt *ckpt, const struct part *part)
 {
     ckpt->window.end = part->end;
-    return ahead_take(ckpt->window.ahead, &ckpt->window.data);
+    return parts_take(ckpt->window.parts, &ckpt->window.data);
 }
 
 static int read_window(struct sherd_ckpt *ckpt, uint64_t end, const char *path)
@@ -65,7 +65,7 @@ static int read_window(struct sherd_ckpt *ckpt, uint64_t end, const char *path)
 static int move_window(struct sherd_ckpt *ckpt, int file, uint64_t offset, uint64_t end)
 {
     uint64_t block = ckpt->manifest.block, begin = offset / block * block;
-    const struct ahead_part *next = ckpt->window.ahead ? ahead_next(ckpt->window.ahead) : NULL;
+    const struct part *next = ckpt->window.parts ? parts_next(ckpt->window.parts) : NULL;
     char *path = NULL;
     end = MIN((end + block - 1) / block * block, ckpt->manifest.files[file].bytes);
     end = MIN(end, begin + CKPT_STAGING_BYTES);
@@ -73,7 +73,7 @@ static int move_window(struct sherd_ckpt *ckpt, int file, uint64_t offset, uint6
     ckpt->window.begin = begin;
     int st = ckpt_use_file(ckpt, file, &path);
     if (st == SHERD_OK)
-        st = next && next->file == file && next->begin == begin ? take_ahead(ckpt, next)
+        st = next && next->file == file && next->begin == begin ? take_part(ckpt, next)
                                                                 : read_window(ckpt, end, path);
     if (st == SHERD_OK) {
         end = ckpt->window.end;

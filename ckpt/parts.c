@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * The thread that reads ahead: see ckpt/ahead.h. Part i lies in buffer i modulo their number; the thread is
+ * The thread that reads ahead: see ckpt/parts.h. Part i lies in buffer i modulo their number; the thread is
  * never more than all buffers but the one in use ahead.
  */
-#include "ckpt/ahead.h"
+#include "ckpt/parts.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -13,14 +13,14 @@
 #include "base/file.h"
 #include "base/status.h"
 
-struct ahead {
+struct parts {
     const struct sherd_ckpt *ckpt;
     struct sherd_device *dev;
-    const struct ahead_part *parts;
+    const struct part *parts;
     int n;
     struct file_watch watch; /* of the caller, told of reads too */
     void *memory;
-    char *buffers; /* AHEAD_BUFFERS times CKPT_STAGING_BYTES */
+    char *buffers; /* PARTS_BUFFERS times CKPT_STAGING_BYTES */
     pthread_t thread;
     int has_thread;
     pthread_mutex_t lock; /* of what follows */
@@ -30,15 +30,15 @@ struct ahead {
     char text[1024];
 };
 
-static char *buffer_of(const struct ahead *a, int i)
+static char *buffer_of(const struct parts *a, int i)
 {
-    return a->buffers + (size_t)(i % AHEAD_BUFFERS) * CKPT_STAGING_BYTES;
+    return a->buffers + (size_t)(i % PARTS_BUFFERS) * CKPT_STAGING_BYTES;
 }
 
 /* Part i to its buffer; *fd is of the file `*file`, -1 before the first. */
-static int read_part(struct ahead *a, int i, int *fd, int *file)
+static int read_part(struct parts *a, int i, int *fd, int *file)
 {
-    const struct ahead_part *part = &a->parts[i];
+    const struct part *part = &a->parts[i];
     char *path = ckpt_join(a->ckpt->path, a->ckpt->manifest.files[part->file].name);
     int st = path ? SHERD_OK : SHERD_ENOMEM;
     if (st == SHERD_OK && *file != part->file) {
@@ -58,12 +58,12 @@ static int read_part(struct ahead *a, int i, int *fd, int *file)
 
 static void *serve(void *arg)
 {
-    struct ahead *a = arg;
+    struct parts *a = arg;
     int fd = -1, file = -1;
     file_watch(a->watch);
     pthread_mutex_lock(&a->lock);
     while (!a->stop && a->status == SHERD_OK && a->read < a->n) {
-        if (a->read >= a->taken + AHEAD_BUFFERS - (a->taken > 0)) {
+        if (a->read >= a->taken + PARTS_BUFFERS - (a->taken > 0)) {
             pthread_cond_wait(&a->changed, &a->lock);
             continue;
         }
@@ -81,10 +81,10 @@ static void *serve(void *arg)
     return NULL;
 }
 
-int ahead_create(struct ahead **out, const struct sherd_ckpt *ckpt, struct sherd_device *dev,
-    const struct ahead_part *parts, int n)
+int parts_create(struct parts **out, const struct sherd_ckpt *ckpt, struct sherd_device *dev,
+    const struct part *parts, int n)
 {
-    struct ahead *a = mem_zalloc(1, sizeof(*a));
+    struct parts *a = mem_zalloc(1, sizeof(*a));
     if (!a)
         return SHERD_ENOMEM;
     a->ckpt = ckpt;
@@ -94,21 +94,21 @@ int ahead_create(struct ahead **out, const struct sherd_ckpt *ckpt, struct sherd
     a->watch = file_watched();
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->changed, NULL);
-    int st = sherd_host_alloc(dev, &a->memory, AHEAD_BUFFERS * CKPT_STAGING_BYTES + FILE_DIRECT_ALIGN);
+    int st = sherd_host_alloc(dev, &a->memory, PARTS_BUFFERS * CKPT_STAGING_BYTES + FILE_DIRECT_ALIGN);
     a->buffers = (char *)(uintptr_t)round_up((int64_t)(uintptr_t)a->memory, FILE_DIRECT_ALIGN);
     int err = st == SHERD_OK ? pthread_create(&a->thread, NULL, serve, a) : 0;
     a->has_thread = st == SHERD_OK && err == 0;
     if (err)
         st = SHERD_FAIL(SHERD_EDEVICE, "no thread could be started for loading: %s", strerror(err));
     if (st != SHERD_OK) {
-        ahead_destroy(a);
+        parts_destroy(a);
         return st;
     }
     *out = a;
     return SHERD_OK;
 }
 
-void ahead_destroy(struct ahead *a)
+void parts_destroy(struct parts *a)
 {
     if (!a)
         return;
@@ -125,12 +125,12 @@ void ahead_destroy(struct ahead *a)
     mem_free(a);
 }
 
-const struct ahead_part *ahead_next(const struct ahead *a)
+const struct part *parts_next(const struct parts *a)
 {
     return a->taken < a->n ? &a->parts[a->taken] : NULL; /* only the caller changes it */
 }
 
-int ahead_take(struct ahead *a, const char **data)
+int parts_take(struct parts *a, const char **data)
 {
     pthread_mutex_lock(&a->lock);
     int i = a->taken++;
