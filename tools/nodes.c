@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * The launchers of several hosts, in a star around host 0. All that travels is one kind of letter.
+ * The launchers of several hosts, in a star around host 0: who comes, who is lost, how an attempt begins and
+ * ends.
  */
 #include "tools/nodes.h"
 
-#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -21,27 +21,14 @@
 
 #include "base/clock.h"
 #include "tools/door.h"
+#include "tools/letter.h"
 #include "tools/out.h"
 
-#define MAGIC "sherdln"
-#define VERSION 1
 #define BEAT_SECONDS 1.0
 #define ONCE_SECONDS 5.0 /* for one try to connect, and to say hello */
 #define WAIT_TOLD 10.0   /* seconds of waiting for hosts before that is told */
 #define SEND_SECONDS 2.0
 #define STRANGERS 8 /* connections that have not said who they are */
-
-enum letter_kind { HELLO = 1, REFUSED, START, BEAT, FAILED, END, RESULT, VERDICT };
-
-struct letter {
-    char magic[8];
-    int32_t version, kind;
-    int32_t node, nodes, ranks;                     /* HELLO */
-    int32_t first, world, attempt, port, meet_port; /* START */
-    int32_t worth, code, again;                     /* RESULT, VERDICT */
-    char job[64], host[64];
-    char text[2048];
-};
 
 /* A host that is connected; on host 0 one for each other host, elsewhere host 0 alone. */
 struct peer {
@@ -88,30 +75,8 @@ static const char *name_of(const struct peer *peer, char buf[128])
 
 static void send_letter(struct peer *peer, const struct letter *what, double patience)
 {
-    struct letter letter = *what;
-    const char *p = (const char *)&letter;
-    size_t left = sizeof(letter);
-    double until = clock_seconds() + patience;
-    snprintf(letter.magic, sizeof(letter.magic), "%s", MAGIC);
-    letter.version = VERSION;
-    while (peer->sock >= 0 && left > 0) {
-        ssize_t n = send(peer->sock, p, left, MSG_NOSIGNAL);
-        if (n > 0) {
-            p += n;
-            left -= (size_t)n;
-        } else if (n < 0 && errno == EAGAIN) {
-            struct pollfd room = { .fd = peer->sock, .events = POLLOUT };
-            if (left == sizeof(letter) && patience <= 0)
-                return; /* a beat, and the next will do */
-            if (clock_seconds() > until)
-                break;
-            poll(&room, 1, 100);
-        } else if (n < 0 && errno != EINTR) {
-            break;
-        }
-    }
-    if (left > 0 && peer->sock >= 0)
-        shutdown(peer->sock, SHUT_RDWR); /* half a letter: seen as its end when read */
+    if (peer->sock >= 0)
+        letter_send(peer->sock, what, patience);
 }
 
 static void send_all(struct nodes *nodes, const struct letter *letter, double patience)
@@ -230,8 +195,7 @@ static void take_letter(struct nodes *nodes, struct peer *peer)
 {
     struct letter *l = &peer->in;
     char text[256];
-    l->job[sizeof(l->job) - 1] = l->host[sizeof(l->host) - 1] = l->text[sizeof(l->text) - 1] = '\0';
-    if (strncmp(l->magic, MAGIC, sizeof(l->magic)) != 0 || l->version != VERSION) {
+    if (!letter_is_ours(l)) {
         send_away(peer, "refused a connection: it is not sherd's launcher, or another version of it");
         return;
     }
@@ -268,25 +232,20 @@ static void take_letter(struct nodes *nodes, struct peer *peer)
 
 static void read_letters(struct nodes *nodes, struct peer *peer)
 {
-    while (peer->sock >= 0) {
-        ssize_t n = recv(peer->sock, (char *)&peer->in + peer->have, sizeof(peer->in) - peer->have, 0);
-        if (n < 0 && errno == EAGAIN)
-            return;
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0) {
-            if (peer->node == -1)
-                close(peer->sock), peer->sock = -1;
-            else
-                lose(nodes, peer, "is gone: its launcher has ended");
-            return;
-        }
-        peer->heard = clock_seconds();
-        peer->have += (size_t)n;
-        if (peer->have == sizeof(peer->in)) {
-            peer->have = 0;
+    int whole = 1;
+    while (whole > 0 && peer->sock >= 0) {
+        size_t had = peer->have;
+        whole = letter_read(peer->sock, &peer->in, &peer->have);
+        if (whole > 0 || peer->have != had)
+            peer->heard = clock_seconds();
+        if (whole > 0)
             take_letter(nodes, peer);
-        }
+    }
+    if (whole < 0 && peer->node == -1) {
+        close(peer->sock);
+        peer->sock = -1;
+    } else if (whole < 0) {
+        lose(nodes, peer, "is gone: its launcher has ended");
     }
 }
 
