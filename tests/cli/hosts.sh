@@ -92,10 +92,10 @@ left() { # nothing runs on the hosts any more
     complain "line ${BASH_LINENO[0]}: processes are left on the hosts"
 }
 
-same() { # DIR STEP
+same() { # DIR STEP [DIR OF ONE HOST]
     local file name
     name=$(printf 'step-%08d' "$2")
-    for file in one/"$name"/*.safetensors; do
+    for file in "${3:-one}/$name"/*.safetensors; do
         cmp "$file" "$1/$name/$(basename "$file")" || complain "line ${BASH_LINENO[0]}: $1 differs from one host"
     done
 }
@@ -191,15 +191,17 @@ done
 left
 cable up
 
-# A host comes back: killed, and started again by hand, as a batch system would.
-both back --max-restarts 3 -- --set train.steps=40 --set save.every=20 --set run.resume=auto
-reached back.a 20 || true
+# A host comes back: killed, and started again by hand, as a batch system would. Long enough not to be over before.
+longer=(--set train.steps=600 --set save.every=200)
+run 0 train tiny.yaml --ranks 3 --set run.dir=long --set shard.stage=3 "${longer[@]}"
+both back --max-restarts 3 -- "${longer[@]}" --set run.resume=auto
+reached back.a 20
 kill -KILL "${pid[b]}" 2>/dev/null
 wait "${pid[b]}" 2>/dev/null
-launcher b back --rdzv-id j --max-restarts 3 -- --set train.steps=40 --set save.every=20 --set run.resume=auto
+launcher b back --rdzv-id j --max-restarts 3 -- "${longer[@]}" --set run.resume=auto
 ended a 0 60 back.a
 ended b 0 60 back.b
-same back 40
+same back 600 long
 
 # A signal to one launcher stops both hosts, after saving.
 both stopped -- "${endless[@]}"

@@ -325,7 +325,7 @@ static int load(struct fake *f, const struct call *c)
         return SHERD_BUG("what the manifest holds beside tensors was not loaded");
     if (!c->to)
         return SHERD_OK;
-    uint64_t want;
+    uint64_t want = 0;
     SHERD_TRY(bytes_to_read(f, c->path, &want));
     if (f->job.bytes_read != want)
         return SHERD_BUG("%llu bytes were read, %llu hold the views and what it takes to find them",
