@@ -149,33 +149,36 @@ static int same_words(const struct child *a, const struct child *b)
            memcmp(a->words, b->words, a->len) == 0;
 }
 
-/* "in the same words: ranks 0, 2-5" for those whose words are the culprit's. */
-static void add_equals(const struct attempt *a, const struct child *culprit, char *out, size_t bytes)
+/* "rank 2 of 4 (hosta, pid 77)", or "ranks 0-2 of 4 (hosta)" where several ended in the same words. */
+static void name_ranks(const struct attempt *a, const struct child *one, char *out, size_t bytes)
 {
-    char list[512] = "";
-    int n = 0;
+    char host[64] = "", list[256] = "";
+    int same = 0;
+    if (gethostname(host, sizeof(host) - 1) != 0)
+        snprintf(host, sizeof(host), "this host");
     for (int r = 0; r < a->started; r++) {
-        int first = r;
-        while (r < a->started && &a->children[r] != culprit && same_words(&a->children[r], culprit))
-            r++;
-        if (r == first)
-            continue;
+        int end = r;
         size_t len = strlen(list);
-        len +=
-            (size_t)snprintf(list + len, sizeof(list) - len, "%s%d", n ? ", " : "", a->children[first].rank);
-        if (r - first > 1 && len < sizeof(list))
-            snprintf(list + len, sizeof(list) - len, "-%d", a->children[r - 1].rank);
-        n += r - first;
+        if (&a->children[r] != one && !same_words(&a->children[r], one))
+            continue;
+        while (
+            end + 1 < a->started && (&a->children[end + 1] == one || same_words(&a->children[end + 1], one)))
+            end++;
+        snprintf(list + len, sizeof(list) - len, end > r ? "%s%d-%d" : "%s%d", len ? ", " : "",
+            a->children[r].rank, a->children[end].rank);
+        same += end - r + 1;
+        r = end;
     }
-    size_t len = strlen(out);
-    if (n > 0)
-        snprintf(out + len, bytes - len, "\nsherd: in the same words: rank%s %s", n > 1 ? "s" : "", list);
+    if (same > 1)
+        snprintf(out, bytes, "ranks %s of %d (%s)", list, one->world, host);
+    else
+        snprintf(out, bytes, "rank %d of %d (%s, pid %d)", one->rank, one->world, host, (int)one->was);
 }
 
 /* Other ranks of this host that failed by themselves, and with other words. */
 static void tell_others(const struct attempt *a, const struct child *culprit)
 {
-    char text[WORDS_BYTES + 256];
+    char text[WORDS_BYTES + 512], who[400];
     for (int r = 0; r < a->started; r++) {
         const struct child *c = &a->children[r];
         int told = c == culprit || same_words(c, culprit);
@@ -183,7 +186,8 @@ static void tell_others(const struct attempt *a, const struct child *culprit)
             told = same_words(c, &a->children[k]);
         if (told || child_worth(c) < 3 || WIFSIGNALED(c->status))
             continue;
-        child_describe(c, "also ", text, sizeof(text));
+        name_ranks(a, c, who, sizeof(who));
+        child_describe(c, who, "also ", text, sizeof(text));
         fprintf(stderr, "sherd: %s\n", text);
     }
 }
@@ -191,6 +195,7 @@ static void tell_others(const struct attempt *a, const struct child *culprit)
 static void blame(const struct attempt *a, const struct child *culprit, struct launch_outcome *out)
 {
     int sig = WIFSIGNALED(culprit->status) ? WTERMSIG(culprit->status) : 0, asked = a->signals->asked;
+    char who[400];
     out->worth = child_worth(culprit);
     out->code = child_code(culprit);
     if (asked && (sig == asked || (sig == SIGTERM && asked == SIGHUP))) {
@@ -200,8 +205,8 @@ static void blame(const struct attempt *a, const struct child *culprit, struct l
         return;
     }
     tell_others(a, culprit);
-    child_describe(culprit, "", out->text, sizeof(out->text));
-    add_equals(a, culprit, out->text, sizeof(out->text));
+    name_ranks(a, culprit, who, sizeof(who));
+    child_describe(culprit, who, "", out->text, sizeof(out->text));
     long kills = child_oom_kills();
     size_t len = strlen(out->text);
     if (sig == SIGKILL && a->oom_kills >= 0 && kills > a->oom_kills)

@@ -315,13 +315,9 @@ static void add_tail(const struct child *child, char *out, size_t bytes)
         len += (size_t)snprintf(out + len, len < bytes ? bytes - len : 0, "\n  | %.200s", line);
 }
 
-void child_describe(const struct child *child, const char *also, char *out, size_t bytes)
+void child_describe(const struct child *child, const char *who, const char *also, char *out, size_t bytes)
 {
-    char host[64] = "";
-    if (gethostname(host, sizeof(host) - 1) != 0)
-        host[0] = '\0';
-    int n = snprintf(out, bytes, "rank %d of %d (%s%spid %d) %s", child->rank, child->world, host,
-        host[0] ? ", " : "", (int)child->was, also);
+    int n = snprintf(out, bytes, "%s %s", who, also);
     if (n < 0 || (size_t)n >= bytes)
         return;
     char *at = out + n;

@@ -61,8 +61,8 @@ int child_failed(const struct child *child);
 /* 1 = it ended because we ended it, 2 = it noticed that another had failed, 3 = by itself; 0 = no failure. */
 int child_worth(const struct child *child);
 int child_code(const struct child *child); /* as a shell would tell it */
-/* "rank 2 of 4 (hosta, pid 77) was killed by SIGKILL ..." */
-void child_describe(const struct child *child, const char *also, char *out, size_t bytes);
+/* "WHO was killed by SIGKILL ..." */
+void child_describe(const struct child *child, const char *who, const char *also, char *out, size_t bytes);
 
 /* How often the kernel ended a process here because memory was short; -1 where that cannot be read. */
 long child_oom_kills(void);

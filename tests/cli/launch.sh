@@ -128,7 +128,16 @@ run 2 launch -r 1 true
 RANK=0 WORLD_SIZE=1 run 2 launch true
 has err "has started this process as rank 0 of 1 already"
 
-# The same failure of all ranks is told once.
+# The same failure of several ranks is told once, with who they were; another one is told, too.
+run 1 launch --nproc-per-node 5 bash -c 'trap "" TERM
+    text="the same words"; [ "$RANK" -ne 3 ] || text="other words"
+    touch ready-$RANK; while [ "$(ls ready-* | wc -l)" -lt 5 ]; do sleep 0.02; done
+    printf %s "$text" >&$SHERD_ERROR_FD; exit 1'
+[ "$(grep -c 'the same words' err)" -eq 1 ] || { complain "the same words are told more than once"; show err; }
+grep -qE "ranks 0-2, 4 of 5 \($(uname -n)\) (also )?failed: the same words" err ||
+    { complain "the ranks of one failure are not named together"; show err; }
+grep -qE "rank 3 of 5 \($(uname -n), pid [0-9]+\) (also )?failed: other words" err ||
+    { complain "the other failure is not told"; show err; }
 run 2 launch --nproc-per-node 3 sherd train nowhere.yaml
 [ "$(grep -c nowhere.yaml err)" -eq 1 ] || { complain "one failure is told more than once"; show err; }
 
@@ -164,8 +173,8 @@ has still.err "rank 1"
 # What all ranks say alike is told once, with the ranks that said it. Which of them came first is open.
 run 1 train tiny.yaml --ranks 3 --set run.dir=alike --set data.train=nowhere
 [ "$(grep -c 'nowhere' err)" -eq 1 ] || { complain "the same reason of three ranks is not told once"; show err; }
-! grep 'the same words' err | grep -vE '^sherd: in the same words: rank( [0-2]|s [0-2](-[0-2]|, [0-2](-[0-2])?)+)$' ||
-    complain "the ranks that said the same are not told in order"
+grep -qE "^sherd: (rank [0-2] of 3 \($(uname -n), pid [0-9]+\)|ranks ([01]-[12]|0, 2) of 3 \($(uname -n)\)) failed: .*nowhere" err ||
+    { complain "the ranks that said the same are not told with it"; show err; }
 
 # The reason of the rank that failed first comes last, not that of those who only noticed.
 python3 - <<'END'
