@@ -252,7 +252,7 @@ static void a_taken_folder_is_refused(void **state)
 /* ---- what takes longer than the timeout ---- */
 
 #define TIMEOUT 1.0
-#define SLOWLY 0.2 /* of it at most for one call */
+#define SLOWLY 0.4 /* of it at most for one call */
 
 /* Which calls dawdle: of files with this in their path, or of this rank. Pieces are made so small that there
  * are many of them. */
@@ -303,7 +303,8 @@ static void run_slowly(struct train *t, const char *call, const char *path, int 
     for (int r = 0; r < WORLD; r++)
         if (t->status[r] != SHERD_OK)
             fail_msg("slow %s, rank %d: %s", call, r, t->error[r]);
-    assert_true(slow.calls * slow.seconds > 1.8 * TIMEOUT);
+    if (!(slow.calls * slow.seconds > 1.8 * TIMEOUT))
+        fail_msg("slow %s of %s: %d calls alone", call, path, (int)slow.calls);
 }
 
 /* Saving, clearing away, searching and loading go on for longer than ranks wait for one that stands still. */
@@ -317,9 +318,9 @@ static void a_slow_disk_is_not_a_hang(void **state)
     run_slowly(&saves, "write", "-00001-of", -1);
     run_slowly(&rotates, "remove", "slow/", -1);
     assert_true(!has_step("slow", 3) && !has_step("slow", 6) && has_step("slow", 9));
-    run_slowly(&loads, "read", "step-00000009", 1);
+    run_slowly(&loads, "read", "-00001-of", -1); /* which rank 1 reads most of */
     ASSERT_CONTAINS(said.data, "resumed from ");
-    run_slowly(&loads, "read", "step-00000009", 0); /* which also searches, alone */
+    run_slowly(&loads, "read", "-00000-of", -1);
     file_hook(NULL);
     ASSERT_OK(file_remove_tree(at("slow")));
 }
