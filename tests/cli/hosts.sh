@@ -132,7 +132,7 @@ slow_down() {
         ip netns exec "sherd-$$-a" tc qdisc add dev eth0 root tbf rate 20mbit burst 10kb latency 100ms 2>/dev/null
 }
 if slow_down; then
-    both slow -- --set train.steps=20
+    both slow --silence 30 -- --set train.steps=20
     ended a 0 100 slow.a
     ended b 0 100 slow.b
     same slow 20
