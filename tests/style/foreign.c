@@ -11,8 +11,13 @@
 /* "a|b" as `a` or `b`. */
 static void print_words(const char *words)
 {
-    for (const char *w = words; *w; w += strcspn(w, "|"), w += *w == '|')
-        printf("%s`%.*s`", w == words ? "" : " or ", (int)strcspn(w, "|"), w);
+    for (const char *w = words; *w; w += *w == '|') {
+        size_t n = strcspn(w, "|");
+        printf("%s`", w == words ? "" : " or ");
+        fwrite(w, 1, n, stdout);
+        printf("`");
+        w += n;
+    }
 }
 
 static void print_row(const struct foreign_key *key)
