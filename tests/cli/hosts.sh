@@ -4,29 +4,7 @@
 #
 # Several hosts, which are network namespaces here, with a cable between them: a job over both gives the bits of one
 # host; a host that is cut off, slowed, killed or of another job is named, and all ends in bounded time.
-if [ -z "${SIGNALS_RESET:-}" ]; then
-    SIGNALS_RESET=1 exec env --default-signal=HUP,INT,TERM,USR1 bash "$0" "$@"
-fi
-[ "$(id -u)" -eq 0 ] || { echo "network namespaces need root"; exit 77; }
-ip netns add "sherd-$$-a" 2>/dev/null || { echo "network namespaces cannot be made here"; exit 77; }
-. "$(dirname "$0")/lib.sh"
-remove_hosts() {
-    local host
-    for host in a b; do
-        ip netns pids "sherd-$$-$host" 2>/dev/null | xargs -r kill -KILL 2>/dev/null
-        ip netns del "sherd-$$-$host" 2>/dev/null
-    done
-}
-trap 'remove_hosts; leave' EXIT
-ip netns add "sherd-$$-b"
-ip link add eth0 netns "sherd-$$-a" type veth peer name eth0 netns "sherd-$$-b" 2>/dev/null ||
-    { echo "there are no virtual cables here"; exit 77; }
-for host in a b; do
-    [ $host = a ] && number=1 || number=2
-    ip -n "sherd-$$-$host" addr add "10.77.0.$number/24" dev eth0
-    ip -n "sherd-$$-$host" link set lo up
-    ip -n "sherd-$$-$host" link set eth0 up
-done
+. "$(dirname "$0")/netns.sh"
 make_tiny
 printf 'schedule:\n  kind: constant\n' >>tiny.yaml # the same step of runs of any length
 declare -A pid # of what runs on each host
