@@ -75,7 +75,6 @@ int ckpt_saver_poll(struct ckpt_saver *saver, int *busy);
 /* Collective. The same to the end. */
 int ckpt_saver_wait(struct ckpt_saver *saver);
 uint64_t ckpt_saver_memory(const struct ckpt_saver *saver); /* host bytes for what is on its way */
-int ckpt_saver_busy(const struct ckpt_saver *saver);        /* a save is under way; the same on all ranks */
 
 /* Collective. The buffer with which a save of the job never waits for a disk, on this rank; and the bytes of
  * all files of the checkpoint. */

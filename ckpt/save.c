@@ -290,11 +290,6 @@ uint64_t ckpt_saver_memory(const struct ckpt_saver *saver)
     return stream_memory(saver->stream);
 }
 
-int ckpt_saver_busy(const struct ckpt_saver *saver)
-{
-    return saver->phase != IDLE;
-}
-
 int ckpt_saver_start(struct ckpt_saver *saver, const struct ckpt_job *job, const char *dir,
     const struct ckpt_keep *keep, struct sherd_event **taken)
 {

@@ -13,18 +13,16 @@
 #define LONG_S 0x17f
 
 static const struct {
-    const char *name, *pattern;
+    const char *pattern;
     int digits; /* of one word; 0 = any number of them */
 } families[PRETOK_FAMILIES] = {
-    [PRETOK_GPT2] = { "gpt2",
-        "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+", 0 },
-    [PRETOK_LLAMA3] = { "llama3",
-        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
-        "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    [PRETOK_GPT2] = { "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+        0 },
+    [PRETOK_LLAMA3] = { "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+                        "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
         3 },
-    [PRETOK_QWEN] = { "qwen",
-        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
-        "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    [PRETOK_QWEN] = { "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
+                      "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
         1 },
 };
 
@@ -34,11 +32,6 @@ int pretok_find(const char *pattern)
         if (strcmp(pattern, families[i].pattern) == 0)
             return i;
     return -1;
-}
-
-const char *pretok_name(enum pretok family)
-{
-    return families[family].name;
 }
 
 static enum unicode_class class_at(const uint8_t *s, int *bytes)

@@ -14,7 +14,6 @@ enum pretok { PRETOK_GPT2, PRETOK_LLAMA3, PRETOK_QWEN, PRETOK_FAMILIES };
 
 /* The family whose expression this is, or -1. */
 int pretok_find(const char *pattern);
-const char *pretok_name(enum pretok family);
 
 /* Bytes of the first word of s: n > 0 bytes of well-formed UTF-8 from the end of the last word to the end of
  * the text. */

@@ -59,7 +59,7 @@ int tokenizer_index(struct sherd_tokenizer *t)
     static const char *const ends[] = { "<|endoftext|>", "<|end_of_text|>", "</s>" };
     SHERD_TRY(index_added(t));
     for (size_t i = 0; i < ARRAY_LEN(ends) && t->end < 0; i++)
-        t->end = tokenizer_find(t, ends[i]);
+        t->end = sherd_tokenizer_find(t, ends[i]);
     return SHERD_OK;
 }
 
@@ -153,7 +153,7 @@ void tokenizer_close(struct sherd_tokenizer *t)
     mem_free(t);
 }
 
-int32_t tokenizer_find(const struct sherd_tokenizer *t, const char *token)
+int32_t sherd_tokenizer_find(const struct sherd_tokenizer *t, const char *token)
 {
     size_t n = strlen(token);
     for (int i = 0; i < t->n_added; i++)
@@ -320,11 +320,6 @@ void sherd_tokenizer_close(struct sherd_tokenizer *tokenizer)
 int64_t sherd_tokenizer_vocab(const struct sherd_tokenizer *tokenizer)
 {
     return tokenizer->bpe.vocab;
-}
-
-int32_t sherd_tokenizer_find(const struct sherd_tokenizer *tokenizer, const char *token)
-{
-    return tokenizer_find(tokenizer, token);
 }
 
 int32_t sherd_tokenizer_end(const struct sherd_tokenizer *tokenizer)

@@ -51,8 +51,6 @@ int tokenizer_open(struct sherd_tokenizer **out, const char *path);
 /* The same from memory. */
 int tokenizer_parse(struct sherd_tokenizer **out, const char *text, size_t bytes, const char *name);
 void tokenizer_close(struct sherd_tokenizer *tokenizer); /* NULL is fine */
-/* The id whose token, added or not, is this text; -1 if there is none. */
-int32_t tokenizer_find(const struct sherd_tokenizer *t, const char *token);
 /* Bytes of a token; NULL and 0 for an id that is none. */
 const uint8_t *tokenizer_token(const struct sherd_tokenizer *t, int32_t id, size_t *bytes);
 /* 1 if text may be cut between "x\n" and "y", neither a space, and encoded in parts. */

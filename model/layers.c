@@ -41,7 +41,8 @@ static void *gradient(const struct sherd_run *run, int index)
     return index < 0 ? NULL : run->dw[index];
 }
 
-int take_fresh(const struct sherd_run *run, int index)
+/* Whether dw[index] holds nothing yet. The caller then overwrites it. */
+static int take_fresh(const struct sherd_run *run, int index)
 {
     if (!run->fresh || !run->fresh[index])
         return 0;

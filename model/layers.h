@@ -66,8 +66,6 @@ static inline int run_is_empty(const struct sherd_run *run)
     return run->in.batch == 0;
 }
 
-/* Whether dw[index] holds nothing yet. The caller then overwrites it. */
-int take_fresh(const struct sherd_run *run, int index);
 /* Fills dw[index] with zero where it holds nothing yet, for operations that can only add. */
 int settle_fresh(const struct sherd_run *run, int index, int64_t elems);
 

@@ -460,14 +460,20 @@ static void late_rank(int rank, struct sherd_comm *comm, struct sherd_device *de
     leave(&at);
 }
 
+/* Rank 1 waits until it is told that the others have given up. */
+static void run_late(t_rank_fn late)
+{
+    _Atomic int *told = t_shared(sizeof(*told));
+    t_limits(90, 15); /* NCCL's own opening must fit */
+    t_ranks(RANKS, T_PROCESSES, late, told);
+    t_limits(0, 0);
+    t_shared_free(told, sizeof(*told));
+}
+
 static void test_late_rank(void **state)
 {
     (void)state;
-    _Atomic int *told = t_shared(sizeof(*told));
-    t_limits(90, 15); /* NCCL's own opening must fit */
-    t_ranks(RANKS, T_PROCESSES, late_rank, told);
-    t_limits(0, 0);
-    t_shared_free(told, sizeof(*told));
+    run_late(late_rank);
 }
 
 /* A call unlike those before, for which ranks meet on the host: one does not come. */
@@ -494,11 +500,7 @@ static void late_first(int rank, struct sherd_comm *comm, struct sherd_device *d
 static void test_late_first(void **state)
 {
     (void)state;
-    _Atomic int *told = t_shared(sizeof(*told));
-    t_limits(90, 15); /* NCCL's own opening must fit */
-    t_ranks(RANKS, T_PROCESSES, late_first, told);
-    t_limits(0, 0);
-    t_shared_free(told, sizeof(*told));
+    run_late(late_first);
 }
 
 /* ---- */
