@@ -31,12 +31,14 @@ static void keep_config(struct sherd_config *to, const struct sherd_config *from
     to->train = from->train;
     to->check = from->check;
     to->save.what = from->save.what;
+    to->log.every = from->log.every;
 }
 
 static int open_queues(struct sherd_engine *e)
 {
     SHERD_TRY(sherd_queue_create(&e->compute, e->dev, SHERD_QUEUE_COMPUTE));
     e->gather_queue = e->reduce_queue = e->update_queue = e->compute;
+    exposed_init(&e->exposed, e->compute);
     if (e->config.shard.overlap) {
         SHERD_TRY(sherd_queue_create(&e->gather_queue, e->dev, SHERD_QUEUE_SIDE));
         SHERD_TRY(sherd_queue_create(&e->reduce_queue, e->dev, SHERD_QUEUE_SIDE));
@@ -226,6 +228,7 @@ void sherd_engine_destroy(struct sherd_engine *e)
     if (e->update_queue && e->update_queue != e->compute)
         sherd_queue_destroy(e->update_queue);
     sherd_queue_destroy(e->compute);
+    exposed_finish(&e->exposed);
     store_conceal(&e->store, e->comm);
     if (e->reduce_comm)
         store_conceal(&e->store, e->reduce_comm);

@@ -10,6 +10,7 @@
 #include <sherd/engine.h>
 
 #include "ckpt/ckpt.h"
+#include "runtime/exposed.h"
 #include "runtime/finite.h"
 #include "runtime/graph.h"
 #include "runtime/plan.h"
@@ -56,6 +57,7 @@ struct sherd_engine {
     struct engine_graph graph;
     int64_t update_step;     /* of the updates that are submitted */
     struct profile *profile; /* NULL: steps are not timed; owned */
+    struct exposed exposed;
     struct watch watch;
     struct finder *finder;           /* while a step is run again to find a value that is not finite */
     int64_t skipped, skipped_in_row; /* steps without an update: in all, and up to now */

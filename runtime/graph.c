@@ -162,8 +162,11 @@ static int record(struct sherd_engine *e, const struct sherd_batch *micro, int n
     int steps = e->profile ? e->profile->n_steps : 0;
     SHERD_TRY(device_capture_begin(e->compute));
     g->capturing = 1;
+    exposed_begin(&e->exposed);
     int st = body(e, micro, n_micro, timed), begun = e->profile ? e->profile->n_steps : 0;
     g->capturing = 0;
+    exposed_end(&e->exposed);
+    g->stamps = e->exposed.n;
     SHERD_KEEP(st, device_capture_end(e->compute, &kept));
     take_counts(e, &before);
     if (st == SHERD_OK)
@@ -253,6 +256,7 @@ int graph_step(struct sherd_engine *e, const struct sherd_batch *micro, int n_mi
         profile_launched(e->profile);
     SHERD_TRY(device_graph_launch(e->compute, timed ? g->timed : g->kept));
     add_counts(e);
+    e->exposed.n = g->stamps;
     g->launches++;
     g->pending = 1;
     g->step = e->step + 1;

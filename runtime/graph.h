@@ -23,6 +23,7 @@ struct engine_graph {
     int pending; /* the updates of the last step are still to be made; they belong to step */
     int64_t step;
     int64_t launches;   /* so far */
+    int stamps;         /* that every launch leaves, see runtime/exposed.h */
     int32_t *host;      /* pinned: tokens and targets of every micro-batch */
     unsigned char *all; /* of every rank: it could launch */
     struct sherd_event *fork, *join[3];

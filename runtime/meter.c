@@ -148,12 +148,17 @@ static void add_sent(json_t *record, const uint64_t sent[SHERD_COLLECTIVES])
     json_object_set_new(record, "sent_total", json_integer((json_int_t)total));
 }
 
+static double exposed_share(const struct sherd_step_stats *s)
+{
+    return s->seconds > 0 ? s->exposed / s->seconds : 0;
+}
+
 static int record_step(
     struct meter *m, const struct sherd_step_stats *s, const uint64_t sent[SHERD_COLLECTIVES])
 {
     double rate = s->seconds > 0 ? (double)s->tokens / s->seconds : 0, mfu = utilization(&m->desc, rate);
     double tflops = rate * m->desc.flops / m->desc.world * 1e-12;
-    struct tfevents_scalar scalars[8] = { { "train/loss", s->loss }, { "train/grad_norm", s->grad_norm },
+    struct tfevents_scalar scalars[9] = { { "train/loss", s->loss }, { "train/grad_norm", s->grad_norm },
         { "train/lr", s->lr }, { "throughput/tokens_per_second", rate },
         { "throughput/step_seconds", s->seconds }, { "throughput/tflops_per_device", tflops } };
     int n = 6;
@@ -161,6 +166,8 @@ static int record_step(
         scalars[n++] = (struct tfevents_scalar){ "throughput/mfu", mfu };
     if (m->desc.scaled)
         scalars[n++] = (struct tfevents_scalar){ "train/loss_scale", s->loss_scale };
+    if (s->exposed >= 0)
+        scalars[n++] = (struct tfevents_scalar){ "throughput/exposed_share", exposed_share(s) };
     SHERD_TRY(tfevents_write(&m->events, s->step, scalars, n));
     json_t *r = json_pack("{s:I, s:o, s:o, s:f, s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "step",
         (json_int_t)s->step, "loss", real(s->loss), "grad_norm", real(s->grad_norm), "lr", s->lr, "tokens",
@@ -171,6 +178,10 @@ static int record_step(
         json_object_set_new(r, "mfu", json_real(mfu));
     if (m->desc.scaled)
         json_object_set_new(r, "loss_scale", json_real(s->loss_scale));
+    if (s->exposed >= 0) {
+        json_object_set_new(r, "exposed_seconds", json_real(s->exposed));
+        json_object_set_new(r, "exposed_share", json_real(exposed_share(s)));
+    }
     add_sent(r, sent);
     return append(m, r);
 }
@@ -178,7 +189,7 @@ static int record_step(
 int meter_step(struct meter *m, const struct sherd_step_stats *s, const uint64_t sent[SHERD_COLLECTIVES],
     struct text *line)
 {
-    char tokens[32], left[32], share[32] = "", scale[40] = "";
+    char tokens[32], left[32], share[32] = "", scale[40] = "", exposed[32] = "";
     m->mark_tokens += s->tokens;
     m->mark_steps++;
     double seconds = clock_seconds() - m->mark_seconds;
@@ -189,13 +200,15 @@ int meter_step(struct meter *m, const struct sherd_step_stats *s, const uint64_t
         snprintf(share, sizeof(share), " | %.1f%% MFU", 100 * utilization(&m->desc, rate));
     if (m->desc.scaled)
         snprintf(scale, sizeof(scale), " | scale %.6g", s->loss_scale);
+    if (m->desc.world > 1 && s->exposed >= 0)
+        snprintf(exposed, sizeof(exposed), " | exposed %.1f%%", 100 * exposed_share(s));
     if (s->skipped)
         text_add(line, "step %*lld/%lld | skipped, its gradient is not finite (%lld in all)%s", digits,
             (long long)s->step, (long long)m->desc.steps, (long long)s->skipped_steps, scale);
     else
-        text_add(line, "step %*lld/%lld | loss %.4f | grad norm %.3f | lr %.2e%s | %s tok/s%s | %s left",
+        text_add(line, "step %*lld/%lld | loss %.4f | grad norm %.3f | lr %.2e%s | %s tok/s%s%s | %s left",
             digits, (long long)s->step, (long long)m->desc.steps, s->loss, s->grad_norm, s->lr, scale,
-            text_commas((int64_t)rate, tokens), share,
+            text_commas((int64_t)rate, tokens), share, exposed,
             text_human_seconds(per_step * (double)(m->desc.steps - s->step), left));
     return record_step(m, s, sent);
 }

@@ -31,6 +31,11 @@ static int record(struct profile *p, struct sherd_queue *queue, int *event)
     return device_stamp(p->events[*event], queue);
 }
 
+static int passes(const struct profile *p, enum probe_kind kind)
+{
+    return p->next && (kind == PROBE_WAIT || kind == PROBE_COLLECTIVE);
+}
+
 static int begin(struct device_probe *probe, struct sherd_queue *queue, const struct probe_span *what)
 {
     struct profile *p = (struct profile *)probe;
@@ -51,7 +56,8 @@ static int begin(struct device_probe *probe, struct sherd_queue *queue, const st
         op_shape(what->op, what->args, s->shape);
     }
     p->open[q] = p->n_spans++;
-    return record(p, queue, &s->begin);
+    SHERD_TRY(record(p, queue, &s->begin));
+    return passes(p, what->kind) ? p->next->begin(p->next, queue, what) : SHERD_OK;
 }
 
 static int end(struct device_probe *probe, struct sherd_queue *queue)
@@ -62,6 +68,8 @@ static int end(struct device_probe *probe, struct sherd_queue *queue)
         return SHERD_OK;
     struct profile_span *s = &p->spans[p->open[q]];
     p->open[q] = s->parent;
+    if (passes(p, s->kind))
+        SHERD_TRY(p->next->end(p->next, queue));
     return record(p, queue, &s->end);
 }
 
@@ -117,6 +125,7 @@ int profile_step_begin(struct profile *p, int64_t step)
     p->steps[p->n_steps++] = (struct profile_step){ .step = step, .begin = begins };
     p->first_span = p->n_spans;
     p->active = 1;
+    p->next = p->engine->dev->probe;
     p->engine->dev->probe = &p->probe;
     profile_launched(p);
     return SHERD_OK;
@@ -133,7 +142,7 @@ void profile_drop(struct profile *p)
     p->n_spans = p->first_span;
     p->n_steps--;
     p->active = 0;
-    p->engine->dev->probe = NULL;
+    p->engine->dev->probe = p->next;
 }
 
 int profile_step_end(struct profile *p)
@@ -141,7 +150,7 @@ int profile_step_end(struct profile *p)
     if (!p || !p->active)
         return SHERD_OK;
     p->active = 0;
-    p->engine->dev->probe = NULL;
+    p->engine->dev->probe = p->next;
     return record(p, p->engine->compute, &p->steps[p->n_steps - 1].end);
 }
 

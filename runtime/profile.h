@@ -46,6 +46,7 @@ struct profile_step {
 
 struct profile {
     struct device_probe probe; /* first: the device calls with it */
+    struct device_probe *next; /* was there before: sees waits and collectives as ever; NULL = none */
     struct sherd_engine *engine;
     char *path;
     int64_t skip, want; /* steps left before the first that is timed; how many are */

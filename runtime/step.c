@@ -426,17 +426,22 @@ static int submit(struct sherd_engine *e, const struct sherd_batch *micro, int n
 {
     int launched = 0, timed = profile_due(e->profile);
     SHERD_TRY(count(e, micro, n_micro));
+    exposed_step(&e->exposed, &e->config, e->step + 1);
     SHERD_TRY(graph_takes(e, micro, n_micro, &launched));
     if (launched)
         SHERD_TRY(graph_step(e, micro, n_micro, timed, &launched));
     if (launched)
         return SHERD_OK;
     SHERD_TRY(graph_flush(e));
+    if (e->exposed.due)
+        exposed_begin(&e->exposed);
     if (timed)
         SHERD_TRY(profile_step_begin(e->profile, e->step + 1));
     SHERD_TRY(step_run(e, micro, n_micro));
     SHERD_TRY(step_updates(e, e->step + 1));
-    return profile_step_end(e->profile);
+    SHERD_TRY(profile_step_end(e->profile));
+    exposed_end(&e->exposed);
+    return SHERD_OK;
 }
 
 int step_give_up(struct sherd_engine *e, int st)
@@ -534,8 +539,7 @@ static int end_nonfinite(struct sherd_engine *e, const struct sherd_batch *micro
     return st;
 }
 
-static void fill_stats(
-    const struct sherd_engine *e, struct sherd_step_stats *out, double started, int skipped)
+static int fill_stats(const struct sherd_engine *e, struct sherd_step_stats *out, double started, int skipped)
 {
     double count = e->host_scalars[SCALAR_COUNT];
     *out = (struct sherd_step_stats){ .step = e->step,
@@ -548,6 +552,7 @@ static void fill_stats(
         .skipped = skipped,
         .skipped_steps = e->skipped,
         .loss_scale = e->host_scalars[SCALAR_SCALE] };
+    return exposed_read(&e->exposed, &out->exposed);
 }
 
 int sherd_engine_step(
@@ -586,7 +591,5 @@ int sherd_engine_step(
     watch_step(e);
     if (e->config.check.replicas && e->step % e->config.check.replicas == 0)
         SHERD_TRY(replica_check(e));
-    if (stats)
-        fill_stats(e, stats, started, skipped);
-    return SHERD_OK;
+    return stats ? fill_stats(e, stats, started, skipped) : SHERD_OK;
 }

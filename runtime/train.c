@@ -240,7 +240,7 @@ static int report(struct run *r, const struct sherd_step_stats *stats, const uin
     int st = meter_step(&r->meter, stats, sent, &line);
     if (r->desc->progress && line.data)
         r->desc->progress(r->desc->ctx, line.data);
-    if (stats->step % r->config.log.every == 0 || stats->step == 1 || stats->step == r->config.train.steps) {
+    if (exposed_line(&r->config, stats->step)) {
         log_info("%s", line.data ? line.data : "no memory for the progress line");
         meter_mark(&r->meter);
         say_slow(r);

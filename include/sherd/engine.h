@@ -48,6 +48,7 @@ struct sherd_step_stats {
     int skipped;           /* loss or gradient was not finite, and the weights were left alone */
     int64_t skipped_steps; /* since step 1, over all resumes */
     double loss_scale;     /* of this step; 1 unless weights are f16 */
+    double exposed; /* of seconds: this rank waited for communication; -1 = not measured, see log.every */
 };
 
 /* Collective. One optimizer step over n_micro micro-batches (every rank the same number, at least 1; just 1

@@ -54,13 +54,16 @@ for r in rows:
         assert r["sent_" + kind.replace("-", "_")] == bytes + more, (kind, r, stage_plan["sent"])
 assert sum(r["step_seconds"] for r in rows) <= rows[-1]["run_seconds"], "the steps took longer than the run"
 lines = re.findall(r"step +(\d+)/9 \| loss ([0-9.]+) \| grad norm ([0-9.]+) \| lr (\S+) \| ([0-9,]+) tok/s "
-                   r"\| [0-9.]+% MFU", log)
+                   r"\| [0-9.]+% MFU(?: \| exposed ([0-9.]+)%)?", log)
 assert len(lines) == 9, "%d progress lines" % len(lines)
 for line, r in zip(lines, rows):
     assert int(line[0]) == r["step"] and abs(float(line[1]) - r["loss"]) < 6e-5, (line, r)
     assert abs(float(line[2]) - r["grad_norm"]) < 6e-4 and abs(float(line[3]) / r["lr"] - 1) < 6e-3, (line, r)
     rate = int(line[4].replace(",", ""))  # over the time since the last line, so never above the step's own rate
     assert 0 < rate <= tokens / r["step_seconds"] * 1.001, (line, r)
+    assert 0 <= r["exposed_share"] == r["exposed_seconds"] / r["step_seconds"] <= 1, r
+    assert (line[5] != "") == (ranks > 1), line  # one rank alone communicates with nobody
+    assert ranks == 1 or abs(float(line[5]) - 100 * r["exposed_share"]) < 0.06, (line, r)
 total = plan["stages"][stage]["memory"]["total"]
 said = re.search(r"memory of one rank: ([0-9.]+) (k?M?B)", log)
 assert abs(float(said[1]) * {"B": 1, "kB": 1e3, "MB": 1e6}[said[2]] / total - 1) < 0.06, (said[0], total)

@@ -81,12 +81,25 @@ for stage in 0 1 2 3; do
     verify r$stage/profile.json program-$stage 2 3 0 1 4,5
     for name in p q r; do
         grep '"loss"' $name$stage/metrics.jsonl |
-            sed -E 's/"(step_seconds|run_seconds|tokens_per_second|tflops_per_device|sent_all_gather|sent_total)": *[0-9.e-]+//g' >$name
+            sed -E 's/"(step_seconds|run_seconds|tokens_per_second|tflops_per_device|exposed_seconds|exposed_share|sent_all_gather|sent_total)": *[0-9.e-]+//g' >$name
     done
     cmp -s p q && cmp -s p r || complain "stage $stage: another training"
 done
 
 # One rank; a run too short; a place that cannot be written.
+run 0 train tiny.yaml --ranks 2 --set run.dir=both --set shard.stage=3 --set log.every=1 --profile
+python3 - <<'PY' >verdict 2>&1 || { complain "exposed communication, by the profile and by the step:"; show verdict; }
+import json
+rows = [json.loads(line) for line in open("both/metrics.jsonl")]
+profile = {r["step"]: r for r in rows if "busy_seconds" in r}
+steps = {r["step"]: r for r in rows if "loss" in r}
+assert sorted(profile) == [4, 5], rows
+for r in steps.values():
+    assert 0 < r["exposed_seconds"] <= r["step_seconds"], r
+    assert abs(r["exposed_share"] - r["exposed_seconds"] / r["step_seconds"]) < 1e-9, r
+for s, p in profile.items():
+    assert 0 <= p["exposed_seconds"] - steps[s]["exposed_seconds"] < 0.2 * p["exposed_seconds"] + 1e-3, (p, steps[s])
+PY
 run 0 train tiny.yaml --set run.dir=one --set batch.global=2 --profile
 [ -s one/profile.json ] || complain "no profile of one rank"
 run 0 train tiny.yaml --set run.dir=short --set batch.global=2 --set train.steps=2 --profile

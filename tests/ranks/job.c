@@ -35,6 +35,7 @@ struct job job_default(void)
         .accum = 1,
         .seq = 8,
         .steps = 3,
+        .lines = 1,
         .param = SHERD_F32,
         .reduce = SHERD_F32,
         .state = SHERD_F32,
@@ -83,6 +84,7 @@ static int make_config(const struct job *job, struct sherd_config *c)
     c->schedule.warmup = 2;
     c->train.steps = JOB_MAX_STEPS;
     c->train.recompute = job->recompute;
+    c->log.every = job->lines;
     c->dtype.master = job->master;
     c->dtype.state = job->state;
     c->dtype.loss_scale = job->scale.fixed;

@@ -22,6 +22,7 @@ struct job {
     int steps;
     int uneven; /* in this step, from 1, the last rank brings a row less; 0 = in none */
     int graph;  /* steps are kept as one piece of work */
+    int lines;  /* log.every: steps that tell their exposed communication */
     enum sherd_dtype param, reduce;
     enum sherd_recompute recompute;
     enum sherd_master master;
