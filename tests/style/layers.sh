@@ -11,10 +11,10 @@ foreign='yaml.h runtime/yaml.c
 jansson.h base/json.h tools/out.h
 xxhash.h base/sum.c
 cblas.h device/cpu/matmul.c bench/cpu_ops.c
-cuda*.h device/cuda/* comm/nccl.c
-cublas*.h device/cuda/* comm/nccl.c
-cudnn*.h device/cuda/* comm/nccl.c
-nccl.h device/cuda/* comm/nccl.c'
+cuda*.h device/cuda/* comm/nccl*
+cublas*.h device/cuda/* comm/nccl*
+cudnn*.h device/cuda/* comm/nccl*
+nccl.h device/cuda/* comm/nccl*'
 mapfile -t rules <<<"$foreign"
 
 declare -A may
