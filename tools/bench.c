@@ -168,17 +168,29 @@ struct call {
     size_t out_bytes;
 };
 
-static struct call place(const struct bench *b, const struct bench_shape *s, int in_place)
+/* How many calls of this shape lie beside each other in memory. */
+static int64_t turns(const struct bench *b, const struct bench_shape *s)
 {
     const struct bench_memory *m = &b->at[s->plain];
-    char *own = m->a ? (char *)m->a + (size_t)b->rank * s->part : NULL;
+    if (s->count == 0)
+        return 1;
+    size_t wholes = m->a_bytes / s->a, parts = m->b_bytes / s->b;
+    return (int64_t)(wholes < parts ? wholes : parts);
+}
+
+static struct call place(const struct bench *b, const struct bench_shape *s, int in_place, int64_t turn)
+{
+    const struct bench_memory *m = &b->at[s->plain];
+    char *whole = m->a ? (char *)m->a + (size_t)turn * s->a : NULL;
+    char *part = m->b ? (char *)m->b + (size_t)turn * s->b : NULL;
+    char *own = whole ? whole + (size_t)b->rank * s->part : NULL;
     switch (s->kind) {
     case SHERD_ALL_GATHER:
-        return (struct call){ m->a, in_place ? own : m->b, s->a };
+        return (struct call){ whole, in_place ? own : part, s->a };
     case SHERD_REDUCE_SCATTER:
-        return (struct call){ in_place ? own : m->b, m->a, s->b };
+        return (struct call){ in_place ? own : part, whole, s->b };
     default:
-        return (struct call){ m->a, in_place ? m->a : m->b, s->a };
+        return (struct call){ whole, in_place ? whole : part, s->a };
     }
 }
 
@@ -236,16 +248,25 @@ static int check(struct bench *b, const struct bench_shape *s, const struct call
     return verify(b, s, c->out, wrong);
 }
 
-static int clock_calls(struct bench *b, const struct bench_shape *s, const struct call *c, double *seconds)
+/* Each call in memory that the calls before it did not touch, while there is some: as in training, no cache
+ * holds it. */
+static int calls(struct bench *b, const struct bench_shape *s, int in_place, int64_t n)
 {
-    for (int64_t i = 0; i < b->desc.warmup; i++)
-        TRY(call(b, s, c));
-    TRY(sherd_queue_sync(b->queue));
+    int64_t end = turns(b, s), turn = 0;
+    for (int64_t i = 0; i < n; i++) {
+        struct call c = place(b, s, in_place, turn);
+        TRY(call(b, s, &c));
+        turn = turn + 1 < end ? turn + 1 : 0;
+    }
+    return sherd_queue_sync(b->queue);
+}
+
+static int clock_calls(struct bench *b, const struct bench_shape *s, int in_place, double *seconds)
+{
+    TRY(calls(b, s, in_place, b->desc.warmup));
     TRY(sherd_comm_barrier(b->desc.comm));
     double start = clock_seconds();
-    for (int64_t i = 0; i < b->desc.iters; i++)
-        TRY(call(b, s, c));
-    TRY(sherd_queue_sync(b->queue));
+    TRY(calls(b, s, in_place, b->desc.iters));
     *seconds = (clock_seconds() - start) / (double)b->desc.iters;
     return SHERD_OK;
 }
@@ -253,8 +274,8 @@ static int clock_calls(struct bench *b, const struct bench_shape *s, const struc
 int bench_run(struct bench *b, const struct bench_shape *s, int in_place, struct bench_figure *out)
 {
     double figures[2] = { 0, 0 };
-    struct call c = place(b, s, in_place);
-    TRY(clock_calls(b, s, &c, &figures[0]));
+    struct call c = place(b, s, in_place, 0);
+    TRY(clock_calls(b, s, in_place, &figures[0]));
     if (b->desc.check)
         TRY(check(b, s, &c, &figures[1]));
     TRY(copy(b, b->numbers, figures, sizeof(figures)));

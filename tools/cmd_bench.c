@@ -35,7 +35,7 @@ static const char *const op_names[] = { "sum", "max", NULL };
 
 struct options {
     const char *what, *device, *first_text, *last_text, *step_text, *save;
-    int64_t ranks, factor, iters, warmup, check, expose, root;
+    int64_t ranks, factor, iters, warmup, cycles, check, expose, root;
     double timeout;
     int type, op, json;
     int from, to;            /* kinds */
@@ -253,8 +253,8 @@ static json_t *whole_json(const struct options *o, int ranks, json_t *all)
 
 /* ---- a rank ---- */
 
-/* One collective over all sizes; rows are collected where `rows` is not NULL. */
-static int run_kind(const struct options *o, struct bench *b, int kind, struct totals *totals, json_t *rows)
+/* One collective once over all sizes; rows are collected where `rows` is not NULL. */
+static int run_sizes(const struct options *o, struct bench *b, int kind, struct totals *totals, json_t *rows)
 {
     int shows = b->rank == 0 && !rows;
     for (uint64_t bytes = o->first; bytes <= o->last; bytes = next(o, bytes)) {
@@ -287,7 +287,9 @@ static int run_kinds(const struct options *o, struct bench *b, json_t *all, doub
         int shows = b->rank == 0 && !all;
         if (shows)
             print_head(o, kind, b->ranks);
-        int st = run_kind(o, b, kind, &totals, rows);
+        int st = SHERD_OK;
+        for (int64_t i = 0; i < o->cycles && st == SHERD_OK; i++)
+            st = run_sizes(o, b, kind, &totals, rows);
         if (st != SHERD_OK) {
             json_decref(rows);
             return st;
@@ -398,6 +400,8 @@ static const char text[] =
     "of all_gather and reduce_scatter is rounded down to 16 bytes, so that small sizes may be 0.\n\n"
     "Checks compare every element of every size on every rank, after a call of its own on whole numbers\n"
     "whose sums are exact in any order; the numbers repeat after 1048573 elements.\n\n"
+    "Each call of a measurement works in other memory than the call before, within what the largest size\n"
+    "takes: small sizes are not measured on what caches hold, unless -e is small too.\n\n"
     "SIZE is a number of bytes, with K, M or G a multiple of 1024, 1024^2 or 1024^3. Memory for the largest\n"
     "size is taken once. With --local_register 1 the communicators prepare for it, as in training; sizes\n"
     "whose part of a rank is not a multiple of 256 bytes use other memory, which is never prepared for.\n\n"
@@ -407,7 +411,7 @@ static const char text[] =
 
 int cmd_bench(int argc, char **argv)
 {
-    struct options o = { .device = "cpu", .iters = 20, .warmup = 1, .check = 1, .expose = 1 };
+    struct options o = { .device = "cpu", .iters = 20, .warmup = 1, .cycles = 1, .check = 1, .expose = 1 };
     const struct arg args[] = {
         { "ranks", ARG_INT, &o.ranks, "N", "start N ranks on this host (default 1)", .min = 1, .max = 4096 },
         { "device", ARG_TEXT, &o.device, "NAME", "cpu, or cuda for one GPU a rank (default cpu)" },
@@ -420,6 +424,8 @@ int cmd_bench(int argc, char **argv)
             .letter = 'n' },
         { "warmup_iters", ARG_INT, &o.warmup, "N", "calls before it, at every size (default 1)", .min = 0,
             .max = 1e9, .letter = 'w' },
+        { "run_cycles", ARG_INT, &o.cycles, "N", "measure all sizes so many times over (default 1)", .min = 1,
+            .max = 1e9, .letter = 'N' },
         { "check", ARG_INT, &o.check, "0|1", "compare the results (default 1)", .min = 0, .max = 1,
             .letter = 'c' },
         { "datatype", ARG_CHOICE, &o.type, "float|bfloat16|half|double|int32|int64|uint8",

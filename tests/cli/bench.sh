@@ -52,6 +52,8 @@ done
 run 0 bench all_reduce --ranks 2 -b 16K -e 16K -n 1 -o max -R 0
 rows 2 1
 has out "    float     max      -1"
+run 0 bench all --ranks 2 -b 16 -e 4K -f 16 -n 9 -N 3
+rows 2 36
 run 0 bench broadcast --ranks 3 -b 1K -e 1K -n 1 -r 2
 has out "    none       2"
 run 0 bench broadcast -b 1K -e 1K -n 1 -c 0
@@ -96,6 +98,7 @@ has err "--minbytes 2K is more than --maxbytes 1K"
 run 2 bench all -f 2 -i 1K
 has err "not both"
 run 2 bench all -f 1
+run 2 bench all -N 0
 run 2 bench all -d flaot
 has err "did you mean 'float'?"
 run 2 bench reduce_scatter -o max
