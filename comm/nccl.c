@@ -79,12 +79,14 @@ static int meet(struct nccl *n, const struct call *c, int *first)
     uint64_t hash = 14695981039346656037u;
     for (size_t i = 0; i < ARRAY_LEN(key); i++)
         hash = (hash ^ key[i] ^ (hash >> 29)) * 1099511628211u;
-    uint64_t *met = &n->met[(hash >> 40) % NCCL_MET];
-    *first = *met != hash;
+    size_t at = (hash >> 40) % NCCL_MET;
+    for (int i = 0; i < NCCL_MET && n->met[at] != hash && n->met[at] != 0; i++)
+        at = (at + 1) % NCCL_MET;
+    *first = n->met[at] != hash;
     if (!*first)
         return SHERD_OK;
     SHERD_TRY(nccl_come_together(n));
-    *met = hash;
+    n->met[at] = hash; /* where none is free, another kind is forgotten */
     return SHERD_OK;
 }
 
@@ -98,13 +100,23 @@ static int leave_room(struct nccl *n, cudaStream_t stream)
     return CUDA_CHECK(cudaEventRecord(mark, stream));
 }
 
+/* NCCL makes its GPU current itself, and afterwards what was before: that must be a GPU of this rank, but
+ * need not be set each time. */
+static cudaStream_t enter(const struct sherd_queue *queue)
+{
+    int now;
+    if (cudaGetDevice(&now) == cudaSuccess && now == cuda_device(queue->dev)->index)
+        return cuda_queue(queue)->stream;
+    return cuda_enter(queue);
+}
+
 static int run(struct sherd_comm *comm, struct sherd_queue *queue, const struct call *call, size_t size)
 {
     struct nccl *n = comm->impl;
     if (call->elems == 0)
         return SHERD_OK;
     SHERD_TRY(nccl_check_exposed(n, names[call->kind], call->out, call->in, call->elems * size));
-    cudaStream_t stream = cuda_enter(queue);
+    cudaStream_t stream = enter(queue);
     int first, st = meet(n, call, &first);
     if (st == SHERD_OK)
         st = leave_room(n, stream);
