@@ -32,7 +32,7 @@ mkdir -p "$out"
 
 has_mpi() { # FOLDER: built with MPI, and that MPI is here
     local needs
-    needs=$(ldd "$1/all_gather_perf")
+    needs=$(ldd "$1/all_gather_perf" 2>/dev/null || true)
     [[ $needs == *libmpi* && ! $needs =~ libmpi[^$'\n']*"not found" ]] && command -v "$mpirun" >/dev/null
 }
 
@@ -67,6 +67,7 @@ theirs() { # KIND MODE WAY NAME OPTIONS...
     else
         run "$log" "$tests/${kind}_perf" -t "$gpus" -g 1 "${memory[@]}" "$@"
     fi
+    [ "$(grep -cE '^# +Rank ' "$log")" -eq "$gpus" ] || { echo "$log: not $gpus ranks; is $mpirun of another MPI?"; exit 1; }
 }
 
 ours() { # KIND MODE NAME OPTIONS...
