@@ -152,9 +152,12 @@ static int run_steps(struct job *job, int rank, struct sherd_engine *e)
     for (int s = 0; s < job->steps && st == SHERD_OK; s++) {
         struct sherd_step_stats stats;
         fill(job, rank, e->step, micro, rows);
-        if (s == 1)
+        if (s == 1) { /* all ranks have returned from the first step: the count is of the whole process */
+            st = sherd_comm_barrier(e->comm);
             allocs = mem_count();
-        st = sherd_engine_step(e, micro, (int)job->accum, &stats);
+        }
+        if (st == SHERD_OK)
+            st = sherd_engine_step(e, micro, (int)job->accum, &stats);
         if (rank == 0 && st == SHERD_OK)
             job->stats[stats.step - 1] = stats;
     }
