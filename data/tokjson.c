@@ -424,6 +424,12 @@ static int read_root(struct reading *r, const json_t *root)
     return SHERD_OK;
 }
 
+/* Bytes that stand in no UTF-8 text need no token. */
+static int utf8_has(int b)
+{
+    return b != 0xc0 && b != 0xc1 && b <= 0xf4;
+}
+
 /* What the file lacks, once its parts are read. */
 static int check(const struct reading *r)
 {
@@ -435,7 +441,7 @@ static int check(const struct reading *r)
                 SHERD_EFORMAT, "%s: post_processor: there is no token with the id %d", r->name, id);
     }
     for (int b = 0; b < 256; b++)
-        if (t->bpe.byte[b] < 0)
+        if (t->bpe.byte[b] < 0 && utf8_has(b))
             return SHERD_FAIL(SHERD_EUNSUPPORTED,
                 "%s: model.vocab: the byte 0x%02x has no token, so not every text can be written", r->name,
                 b);

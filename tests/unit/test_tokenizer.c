@@ -118,10 +118,9 @@ static void bytes_need_no_file(void **state)
     sherd_tokenizer_close(t);
 }
 
-/* The file with one text put in place of another must be refused, and the message must hold `words`. */
-static void refuse(const char *kind, const char *from, const char *to, const char *words)
+/* The file with one text put in place of another. */
+static int parse_changed(struct sherd_tokenizer **t, const char *kind, const char *from, const char *to)
 {
-    struct sherd_tokenizer *t;
     char *path = golden(kind), *text;
     size_t bytes;
     assert_int_equal(file_read_text(&text, &bytes, path, 1 << 24), SHERD_OK);
@@ -130,13 +129,21 @@ static void refuse(const char *kind, const char *from, const char *to, const cha
         fail_msg("no '%s' in %s", from, kind);
     char *changed = mem_printf("%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
     assert_non_null(changed);
-    assert_true(tokenizer_parse(&t, changed, strlen(changed), "x.json") != SHERD_OK);
-    assert_null(t);
-    if (!strstr(sherd_error(), words) || !strstr(sherd_error(), "x.json"))
-        fail_msg("'%s' lacks '%s'", sherd_error(), words);
+    int st = tokenizer_parse(t, changed, strlen(changed), "x.json");
     mem_free(changed);
     mem_free(text);
     mem_free(path);
+    return st;
+}
+
+/* That must be refused, and the message must hold `words`. */
+static void refuse(const char *kind, const char *from, const char *to, const char *words)
+{
+    struct sherd_tokenizer *t;
+    assert_true(parse_changed(&t, kind, from, to) != SHERD_OK);
+    assert_null(t);
+    if (!strstr(sherd_error(), words) || !strstr(sherd_error(), "x.json"))
+        fail_msg("'%s' lacks '%s'", sherd_error(), words);
 }
 
 static void other_kinds_are_refused_by_name(void **state)
@@ -156,6 +163,19 @@ static void other_kinds_are_refused_by_name(void **state)
     refuse("gpt2", "\"A\":", "\"\\u65e5\":", "the token");
     refuse("gpt2", "\"merges\":[", "\"merges\":[[\"q\",\"zz\"],", "line 1: 'zz' is not in the vocabulary");
     refuse("gpt2", "\"merges\":[", "\"merges\":[\"qq\",", "line 1 must be two tokens");
+}
+
+/* GPT-NeoX's has no tokens for the bytes that UTF-8 does not use. */
+static void every_byte_of_text_needs_a_token(void **state)
+{
+    (void)state;
+    struct sherd_tokenizer *t;
+    assert_int_equal(parse_changed(&t, "gpt2", "\"\\u00c0\":", "\"\\u00c0\\u00c0\":"), SHERD_OK);
+    tokenizer_close(t);
+    assert_int_equal(parse_changed(&t, "gpt2", "\"\\u00f5\":", "\"\\u00f5\\u00f5\":"), SHERD_OK);
+    tokenizer_close(t);
+    refuse("gpt2", "\"\\u0100\":", "\"\\u0100\\u0100\":", "model.vocab: the byte 0x00 has no token");
+    refuse("gpt2", "\"\\u00f4\":", "\"\\u00f4\\u00f4\":", "model.vocab: the byte 0xf4 has no token");
 }
 
 static size_t valid(const char *s)
@@ -208,6 +228,7 @@ int main(void)
         cmocka_unit_test(tokens_give_the_text_back),
         cmocka_unit_test(bytes_need_no_file),
         cmocka_unit_test(other_kinds_are_refused_by_name),
+        cmocka_unit_test(every_byte_of_text_needs_a_token),
         cmocka_unit_test(utf8_is_checked_to_the_byte),
         cmocka_unit_test(what_looks_composed_is),
     };
