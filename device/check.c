@@ -58,6 +58,14 @@ static int matrix(const char *op, const char *rows_field, int64_t rows, const ch
     return SHERD_OK;
 }
 
+/* An output that may be left out and has memory of its own, but for dy's. */
+static int apart(const char *op, const void *y, const void *dx, const void *x)
+{
+    if (!y || (y != dx && y != x))
+        return SHERD_OK;
+    return SHERD_FAIL(SHERD_EINVAL, "%s: y is also %s; only dy may be y", op, y == dx ? "dx" : "x");
+}
+
 static int check_copy(const void *args)
 {
     const struct sherd_copy *a = args;
@@ -193,6 +201,7 @@ static int check_norm_backward(const void *args)
     SHERD_TRY(need("norm_backward", "x", a->x));
     SHERD_TRY(need("norm_backward", "w", a->w));
     SHERD_TRY(need("norm_backward", "rstd", a->rstd));
+    SHERD_TRY(apart("norm_backward", a->y, a->dx, a->x));
     if (a->kind == SHERD_LAYER_NORM)
         SHERD_TRY(need("norm_backward", "mean", a->mean));
     return a->dw || a->db ? need("norm_backward", "scratch", a->scratch) : SHERD_OK;
@@ -218,7 +227,8 @@ static int check_gelu_backward(const void *args)
         return SHERD_OK;
     SHERD_TRY(need("gelu_backward", "dx", a->dx));
     SHERD_TRY(need("gelu_backward", "dy", a->dy));
-    return need("gelu_backward", "x", a->x);
+    SHERD_TRY(need("gelu_backward", "x", a->x));
+    return apart("gelu_backward", a->y, a->dx, a->x);
 }
 
 static int check_swiglu_forward(const void *args)
@@ -241,7 +251,8 @@ static int check_swiglu_backward(const void *args)
         return SHERD_OK;
     SHERD_TRY(need("swiglu_backward", "dx", a->dx));
     SHERD_TRY(need("swiglu_backward", "dy", a->dy));
-    return need("swiglu_backward", "x", a->x);
+    SHERD_TRY(need("swiglu_backward", "x", a->x));
+    return apart("swiglu_backward", a->y, a->dx, a->x);
 }
 
 static int check_rope(const void *args)

@@ -50,7 +50,7 @@ static double attention_bytes(enum sherd_dtype type, int64_t rows, int64_t heads
 
 static double norm_backward_bytes(const struct sherd_norm_backward *a)
 {
-    return of(a->type, a->rows * a->cols) * (a->add ? 4 : 3) +
+    return of(a->type, a->rows * a->cols) * ((a->add ? 4 : 3) + (a->y ? 1 : 0)) +
            of(SHERD_F32, a->rows) * (a->kind == SHERD_LAYER_NORM ? 2 : 1);
 }
 
@@ -72,9 +72,9 @@ double op_bytes(enum op_index op, const void *args)
         CASE(norm_forward, of(a->type, 2 * a->rows * a->cols))
         CASE(norm_backward, norm_backward_bytes(a))
         CASE(gelu_forward, of(a->type, 2 * a->n))
-        CASE(gelu_backward, of(a->type, 3 * a->n))
+        CASE(gelu_backward, of(a->type, (a->y ? 4 : 3) * a->n))
         CASE(swiglu_forward, of(a->type, 3 * a->rows * a->cols))
-        CASE(swiglu_backward, of(a->type, 5 * a->rows * a->cols))
+        CASE(swiglu_backward, of(a->type, (a->y ? 6 : 5) * a->rows * a->cols))
         CASE(rope, of(a->type, 2 * a->batch * a->seq * a->rotated * a->head_dim))
         CASE(attention_forward,
             attention_bytes(a->type, a->batch * a->seq, a->heads, a->kv_heads, a->head_dim, 1, 1))

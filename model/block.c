@@ -35,18 +35,16 @@ struct memory {
     void *raw, *att, *r, *up;                   /* raw: q, k, v as the product makes them */
     float *mean1, *rstd1, *lse, *mean2, *rstd2; /* means: LayerNorm only */
     float *rstd_q, *rstd_k;
-    /* Kept too; or in work space, to be computed again from what is kept (SHERD_RECOMPUTE_CHEAP). */
+    /* Kept too; or in work space (SHERD_RECOMPUTE_CHEAP): the backward of a norm and of the activation writes
+     * its output once more, over the gradient of that output. */
     void *n1, *n2, *act;
     void *qkv; /* as attention takes it, q and k normed and rotated; is raw, rotated, without norms of q and k
                 */
     /* work space */
-    void *wide;   /* [N,max(F,(H+2K)D)]: dup and dqkv, where they have no other place; else NULL */
-    void *medium; /* [N,max(F with SwiGLU,HD,C)]: gradient of n2, then att, then n1 */
+    void *medium; /* [N,max(F,HD,C)]: gradient of act, then n2, then att, then n1 */
     void *dr;     /* [N,C] */
+    void *dqkv;   /* over up, if it fits; that of up is there too, until then */
     void *op;     /* of one operation at a time; also serves forward */
-    /* Gradients: dact and dup in `wide` for GELU, which works in place; dact in `medium` and dup over up for
-     * SwiGLU; dqkv over dup. */
-    void *dact, *dup, *dqkv;
     size_t saved_bytes, scratch_bytes;
 };
 
@@ -92,14 +90,9 @@ static void place_work(
 {
     enum sherd_dtype type = plan->type;
     int64_t N = plan->in.batch * plan->in.seq, C = t->width, F = t->mlp_width;
-    int swiglu = t->block.mlp == MLP_SWIGLU, fits = swiglu && up_width(t) >= qkv_width(t);
-    int64_t medium = MAX(MAX(C, t->heads * t->head_dim), swiglu ? F : 0);
-    m->medium = cut_elems(c, N * medium, type);
+    m->medium = cut_elems(c, N * MAX(MAX(C, t->heads * t->head_dim), F), type);
     m->dr = cut_elems(c, N * C, type);
-    m->wide = fits ? NULL : cut_elems(c, N * MAX(swiglu ? 0 : F, qkv_width(t)), type);
-    m->dact = swiglu ? m->medium : m->wide;
-    m->dup = swiglu ? m->up : m->wide;
-    m->dqkv = fits ? m->up : m->wide;
+    m->dqkv = up_width(t) >= qkv_width(t) ? m->up : cut_elems(c, N * qkv_width(t), type);
 }
 
 /* With NULL for both regions only the sizes are right. */
@@ -114,7 +107,7 @@ static struct memory place(
     place_work(&m, &work, t, plan);
     m.n1 = cheap ? m.medium : cut_elems(&keep, N * C, plan->type);
     m.n2 = cheap ? m.medium : cut_elems(&keep, N * C, plan->type);
-    m.act = cheap ? m.dact : cut_elems(&keep, N * t->mlp_width, plan->type);
+    m.act = cheap ? m.medium : cut_elems(&keep, N * t->mlp_width, plan->type);
     m.qkv = has_qk_norm(t) ? cut_elems(cheap ? &work : &keep, N * qkv_width(t), plan->type) : m.raw;
     m.op = cut(&work, op_scratch(t, plan));
     m.saved_bytes = keep.used;
@@ -209,16 +202,16 @@ static int act_forward(const struct sherd_run *run, const struct transformer *t,
         run->queue, &(struct sherd_gelu_forward){ .y = y, .x = x, .n = N * F, .type = run->type });
 }
 
-static int act_backward(
-    const struct sherd_run *run, const struct transformer *t, void *dx, const void *dy, const void *x)
+static int act_backward(const struct sherd_run *run, const struct transformer *t, void *dx, void *y,
+    const void *dy, const void *x)
 {
     int64_t N = run_rows(run), F = t->mlp_width;
     if (t->block.mlp == MLP_SWIGLU)
         return sherd_swiglu_backward(
             run->queue, &(struct sherd_swiglu_backward){
-                            .dx = dx, .dy = dy, .x = x, .rows = N, .cols = F, .type = run->type });
+                            .dx = dx, .y = y, .dy = dy, .x = x, .rows = N, .cols = F, .type = run->type });
     return sherd_gelu_backward(run->queue,
-        &(struct sherd_gelu_backward){ .dx = dx, .dy = dy, .x = x, .n = N * F, .type = run->type });
+        &(struct sherd_gelu_backward){ .dx = dx, .y = y, .dy = dy, .x = x, .n = N * F, .type = run->type });
 }
 
 /* ---- the block ---- */
@@ -242,39 +235,42 @@ static int block_forward(struct sherd_run *run)
     return run->again ? SHERD_OK : linear_forward(run, &b->down, run->y, m.act, m.r);
 }
 
+/* Before the gradient of a dense layer's weight comes that of its input, and the backward of what made the
+ * input: where that was not kept it is written once more, in the place of its own gradient, which has been
+ * read by then. This is where to, NULL if it was kept, or if nobody will ask since the weight is frozen. */
+static void *once_more(const struct sherd_run *run, const struct linear *l, void *input)
+{
+    return run->recompute == SHERD_RECOMPUTE_CHEAP && run->dw[l->w] ? input : NULL;
+}
+
 static int mlp_backward(const struct sherd_run *run, const struct transformer *t, const struct memory *m)
 {
     const struct block *b = &t->block;
-    int cheap = run->recompute == SHERD_RECOMPUTE_CHEAP;
-    if (cheap)
-        SHERD_TRY(act_forward(run, t, m->act, m->up));
-    SHERD_TRY(linear_backward(run, &b->down, m->dact, run->dy, m->act, m->op));
-    SHERD_TRY(act_backward(run, t, m->dup, m->dact, m->up));
-    if (cheap)
-        SHERD_TRY(norm_forward(run, &b->norm2, m->n2, m->mean2, m->rstd2, m->r));
-    SHERD_TRY(linear_backward(run, &b->up, m->medium, m->dup, m->n2, m->op));
-    return norm_backward(run, &b->norm2, m->dr, m->medium, m->r, m->mean2, m->rstd2, run->dy, m->op);
+    void *act = once_more(run, &b->down, m->act), *n2 = once_more(run, &b->up, m->n2);
+    SHERD_TRY(linear_backward_input(run, &b->down, m->medium, run->dy));
+    SHERD_TRY(act_backward(run, t, m->up, act, m->medium, m->up));
+    SHERD_TRY(linear_backward_weight(run, &b->down, run->dy, m->act, m->op));
+    SHERD_TRY(linear_backward_input(run, &b->up, m->medium, m->up));
+    SHERD_TRY(norm_backward(run, &b->norm2, m->dr, n2, m->medium, m->r, m->mean2, m->rstd2, run->dy, m->op));
+    return linear_backward_weight(run, &b->up, m->up, m->n2, m->op);
 }
 
 static int attention_backward(
     const struct sherd_run *run, const struct transformer *t, const struct memory *m)
 {
     const struct block *b = &t->block;
-    int cheap = run->recompute == SHERD_RECOMPUTE_CHEAP;
-    SHERD_TRY(linear_backward(run, &b->o, m->medium, m->dr, m->att, m->op));
-    if (cheap && has_qk_norm(t))
+    void *dx = run->dx ? run->dx : m->dr, *n1 = once_more(run, &b->qkv, m->n1);
+    SHERD_TRY(linear_backward_input(run, &b->o, m->medium, m->dr));
+    SHERD_TRY(linear_backward_weight(run, &b->o, m->dr, m->att, m->op));
+    if (run->recompute == SHERD_RECOMPUTE_CHEAP && has_qk_norm(t))
         SHERD_TRY(finish_qkv(run, t, m));
     SHERD_TRY(attend_backward(run, t, m->dqkv, m->medium, m->att, m->qkv, m->lse, m->op));
     SHERD_TRY(unfinish_dqkv(run, t, m));
-    if (cheap)
-        SHERD_TRY(norm_forward(run, &b->norm1, m->n1, m->mean1, m->rstd1, run->x));
-    SHERD_TRY(linear_backward(run, &b->qkv, m->medium, m->dqkv, m->n1, m->op));
-    return norm_backward(
-        run, &b->norm1, run->dx ? run->dx : m->dr, m->medium, run->x, m->mean1, m->rstd1, m->dr, m->op);
+    SHERD_TRY(linear_backward_input(run, &b->qkv, m->medium, m->dqkv));
+    SHERD_TRY(norm_backward(run, &b->norm1, dx, n1, m->medium, run->x, m->mean1, m->rstd1, m->dr, m->op));
+    return linear_backward_weight(run, &b->qkv, m->dqkv, m->n1, m->op);
 }
 
-/* A dense layer's input, where it was computed again, and the gradient of that input share their memory:
- * linear_backward is done with the one before it writes the other. */
 static int block_backward(struct sherd_run *run)
 {
     if (run_is_empty(run))

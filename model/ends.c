@@ -177,7 +177,10 @@ static int head_piece(
                                                .backward = train,
                                                .type = piece->type,
                                                .scratch = work->op }));
-    return train ? linear_backward(piece, &linear, dnormed, work->logits, normed, NULL) : SHERD_OK;
+    if (!train)
+        return SHERD_OK;
+    SHERD_TRY(linear_backward_weight(piece, &linear, work->logits, normed, NULL));
+    return linear_backward_input(piece, &linear, dnormed, work->logits);
 }
 
 /* Final norm over all rows, then the pieces. */
@@ -213,7 +216,7 @@ static int head_backward(struct sherd_run *run)
     struct head_work work = work_of(run);
     SHERD_TRY(head_pass(run, &work));
     /* Where nothing before needs dx it still has to be written somewhere; normed is free by now. */
-    return norm_backward(run, &norm, run->dx ? run->dx : work.normed, work.dnormed, run->x, work.mean,
+    return norm_backward(run, &norm, run->dx ? run->dx : work.normed, NULL, work.dnormed, run->x, work.mean,
         work.rstd, NULL, work.op);
 }
 

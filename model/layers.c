@@ -96,25 +96,28 @@ static int weight_backward(
                                     });
 }
 
-int linear_backward(const struct sherd_run *run, const struct linear *l, void *dx, const void *dy,
-    const void *x, void *scratch)
+int linear_backward_weight(
+    const struct sherd_run *run, const struct linear *l, const void *dy, const void *x, void *scratch)
 {
     void *dw = gradient(run, l->w), *db = gradient(run, l->bias);
     if (dw)
         SHERD_TRY(weight_backward(run, l, dw, dy, x));
     SHERD_TRY(settle_fresh(run, l->bias, l->out));
-    if (db)
-        SHERD_TRY(sherd_bias_backward(run->queue, &(struct sherd_bias_backward){
-                                                      .db = db,
-                                                      .dy = dy,
-                                                      .rows = run_rows(run),
-                                                      .cols = l->out,
-                                                      .type = run->type,
-                                                      .grad_type = run->grad_type,
-                                                      .scratch = scratch,
-                                                  }));
-    if (!dx)
+    if (!db)
         return SHERD_OK;
+    return sherd_bias_backward(run->queue, &(struct sherd_bias_backward){
+                                               .db = db,
+                                               .dy = dy,
+                                               .rows = run_rows(run),
+                                               .cols = l->out,
+                                               .type = run->type,
+                                               .grad_type = run->grad_type,
+                                               .scratch = scratch,
+                                           });
+}
+
+int linear_backward_input(const struct sherd_run *run, const struct linear *l, void *dx, const void *dy)
+{
     return sherd_matmul(run->queue, &(struct sherd_matmul){
                                         .c = dx,
                                         .a = dy,
@@ -156,8 +159,8 @@ int norm_forward(
                                           });
 }
 
-int norm_backward(const struct sherd_run *run, const struct norm *n, void *dx, const void *dy, const void *x,
-    const float *mean, const float *rstd, const void *add, void *scratch)
+int norm_backward(const struct sherd_run *run, const struct norm *n, void *dx, void *y, const void *dy,
+    const void *x, const float *mean, const float *rstd, const void *add, void *scratch)
 {
     SHERD_TRY(settle_fresh(run, n->w, n->cols));
     SHERD_TRY(settle_fresh(run, n->b, n->cols));
@@ -165,9 +168,11 @@ int norm_backward(const struct sherd_run *run, const struct norm *n, void *dx, c
                                                .dx = dx,
                                                .dw = gradient(run, n->w),
                                                .db = gradient(run, n->b),
+                                               .y = y,
                                                .dy = dy,
                                                .x = x,
                                                .w = weight(run, n->w),
+                                               .b = weight(run, n->b),
                                                .add = add,
                                                .mean = n->kind == SHERD_LAYER_NORM ? mean : NULL,
                                                .rstd = rstd,

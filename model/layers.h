@@ -84,17 +84,20 @@ void *cut_elems(struct cutter *c, int64_t elems, enum sherd_dtype type);
 /* y[N,out]; add [N,out] is a residual, or NULL. */
 int linear_forward(
     const struct sherd_run *run, const struct linear *l, void *y, const void *x, const void *add);
-/* Adds to dw, and writes dx[N,in] unless it is NULL. */
-int linear_backward(const struct sherd_run *run, const struct linear *l, void *dx, const void *dy,
-    const void *x, void *scratch);
+/* Writes dx[N,in]. */
+int linear_backward_input(const struct sherd_run *run, const struct linear *l, void *dx, const void *dy);
+/* Adds to the gradients of weight and bias. */
+int linear_backward_weight(
+    const struct sherd_run *run, const struct linear *l, const void *dy, const void *x, void *scratch);
 size_t linear_scratch(const struct linear *l, int64_t rows, enum sherd_dtype type);
 
 /* mean and rstd hold N floats each; mean is unused by RMSNorm. */
 int norm_forward(
     const struct sherd_run *run, const struct norm *n, void *y, float *mean, float *rstd, const void *x);
-/* dx = gradient through the norm + add; dx may be add. */
-int norm_backward(const struct sherd_run *run, const struct norm *n, void *dx, const void *dy, const void *x,
-    const float *mean, const float *rstd, const void *add, void *scratch);
+/* dx = gradient through the norm + add; dx may be add. y: what forward wrote, once more, or NULL; may be dy.
+ */
+int norm_backward(const struct sherd_run *run, const struct norm *n, void *dx, void *y, const void *dy,
+    const void *x, const float *mean, const float *rstd, const void *add, void *scratch);
 size_t norm_scratch(const struct norm *n, int64_t rows, enum sherd_dtype type);
 
 /* RMSNorm of each of `heads` heads in every row of a wider matrix: x and y point to the first head and their

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Activations. 0.5 (1 + tanh u) is the sigmoid of 2u, so GELU needs one exponential and no tanh.
+ * Activations. 0.5 (1 + tanh u) is the sigmoid of 2u, so GELU needs one exponential and no tanh. Where a
+ * backward writes y as well it is by forward's own expression, for forward's bits.
  */
 #include "base/status.h"
 #include "device/cpu/cpu.h"
@@ -9,6 +10,12 @@
 
 #define GELU_A 1.5957691216057308f  /* 2 sqrt(2/pi) */
 #define GELU_B 0.07135481282636855f /* 0.044715 times that */
+
+/* gelu(x) / x */
+VEC_INLINE float gelu_part(float x)
+{
+    return vec_sigmoid(x * (GELU_A + GELU_B * x * x));
+}
 
 VEC_CLONES static void gelu_forward_task(const void *ctx, int64_t task, void *panel)
 {
@@ -22,7 +29,7 @@ VEC_CLONES static void gelu_forward_task(const void *ctx, int64_t task, void *pa
         float *y = vec_place(a->y, at, a->type, buf);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
-            y[i] = x[i] * vec_sigmoid(x[i] * (GELU_A + GELU_B * x[i] * x[i]));
+            y[i] = x[i] * gelu_part(x[i]);
         vec_store(a->y, at, n, a->type, y);
     }
 }
@@ -44,13 +51,16 @@ VEC_CLONES static void gelu_backward_task(const void *ctx, int64_t task, void *p
         const float *x = vec_load(a->x, at, n, a->type, buf);
         const float *dy = vec_load(a->dy, at, n, a->type, dbuf);
         float *dx = vec_place(a->dx, at, a->type, dbuf);
+        float *y = a->y ? vec_place(a->y, at, a->type, buf) : buf;
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) {
-            float square = x[i] * x[i];
-            float s = vec_sigmoid(x[i] * (GELU_A + GELU_B * square));
-            dx[i] = dy[i] * (s + x[i] * s * (1.0f - s) * (GELU_A + 3.0f * GELU_B * square));
+            float v = x[i], d = dy[i], s = gelu_part(v);
+            dx[i] = d * (s + v * s * (1.0f - s) * (GELU_A + 3.0f * GELU_B * v * v));
+            y[i] = v * s;
         }
         vec_store(a->dx, at, n, a->type, dx);
+        if (a->y)
+            vec_store(a->y, at, n, a->type, y);
     }
 }
 
@@ -104,14 +114,18 @@ VEC_CLONES static void swiglu_backward_task(const void *ctx, int64_t task, void 
             const float *dy = vec_load(a->dy, row * a->cols + at, n, a->type, dy_buf);
             float *dgate = vec_place(a->dx, gate_at, a->type, gate_buf);
             float *dup = vec_place(a->dx, up_at, a->type, up_buf);
+            float *y = a->y ? vec_place(a->y, row * a->cols + at, a->type, dy_buf) : dy_buf;
 #pragma omp simd
             for (int64_t i = 0; i < n; i++) {
-                float g = gate[i], u = up[i], s = vec_sigmoid(g);
-                dgate[i] = dy[i] * u * s * (1.0f + g * (1.0f - s));
-                dup[i] = dy[i] * g * s;
+                float g = gate[i], u = up[i], d = dy[i], s = vec_sigmoid(g);
+                dgate[i] = d * u * s * (1.0f + g * (1.0f - s));
+                dup[i] = d * g * s;
+                y[i] = g * s * u;
             }
             vec_store(a->dx, gate_at, n, a->type, dgate);
             vec_store(a->dx, up_at, n, a->type, dup);
+            if (a->y)
+                vec_store(a->y, row * a->cols + at, n, a->type, y);
         }
     }
 }

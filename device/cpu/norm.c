@@ -31,6 +31,21 @@ VEC_INLINE int64_t row_start(int64_t row, int64_t cols, int64_t run, int64_t pit
     return run ? row / run * pitch + row % run * cols : row * cols;
 }
 
+/* One row; y may be x. */
+VEC_INLINE void normed_row(
+    float *y, const float *x, const float *w, const float *b, float mean, float rstd, int64_t n)
+{
+    if (b) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            y[i] = (x[i] - mean) * rstd * w[i] + b[i];
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            y[i] = (x[i] - mean) * rstd * w[i];
+    }
+}
+
 VEC_CLONES static void norm_forward_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_norm_forward *a = ctx;
@@ -45,15 +60,7 @@ VEC_CLONES static void norm_forward_task(const void *ctx, int64_t task, void *pa
         float *y = vec_place(a->y, at, a->type, x_buf);
         float mean = a->kind == SHERD_LAYER_NORM ? vec_sum(x, n) / (float)n : 0.0f;
         float rstd = 1.0f / sqrtf(square_deviation(x, mean, n) / (float)n + a->eps);
-        if (b) {
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++)
-                y[i] = (x[i] - mean) * rstd * w[i] + b[i];
-        } else {
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++)
-                y[i] = (x[i] - mean) * rstd * w[i];
-        }
+        normed_row(y, x, w, b, mean, rstd, n);
         vec_store(a->y, at, n, a->type, y);
         if (a->kind == SHERD_LAYER_NORM)
             a->mean[row] = mean;
@@ -110,21 +117,28 @@ VEC_CLONES static void norm_backward_task(const void *ctx, int64_t task, void *p
     const struct sherd_norm_backward *a = ctx;
     int64_t n = a->cols, block = scratch_block_rows(a->rows);
     int64_t first = task * block, last = MIN(first + block, a->rows);
-    float *dy_buf = panel, *x_buf = dy_buf + n, *w_buf = x_buf + n, *add_buf = w_buf + n;
+    float *dy_buf = panel, *x_buf = dy_buf + n, *w_buf = x_buf + n, *add_buf = w_buf + n,
+          *b_buf = add_buf + n;
     float *partial = a->dw || a->db ? (float *)a->scratch + 2 * task * n : NULL;
     if (partial)
         memset(partial, 0, 2 * (size_t)n * sizeof(float));
     float *dw = a->dw ? partial : NULL, *db = a->db ? partial + n : NULL;
     const float *w = vec_load(a->w, 0, n, a->type, w_buf);
+    const float *b = a->b && a->kind == SHERD_LAYER_NORM ? vec_load(a->b, 0, n, a->type, b_buf) : NULL;
     for (int64_t row = first; row < last; row++) {
         int64_t at = row_start(row, n, a->run, a->pitch);
         const float *dy = vec_load(a->dy, at, n, a->type, dy_buf);
         const float *x = vec_load(a->x, at, n, a->type, x_buf);
         const float *add = a->add ? vec_load(a->add, at, n, a->type, add_buf) : NULL;
         float *dx = vec_place(a->dx, at, a->type, dy_buf);
-        backward_row(
-            a, dy, x, w, add, dx, a->kind == SHERD_LAYER_NORM ? a->mean[row] : 0.0f, a->rstd[row], dw, db);
+        float mean = a->kind == SHERD_LAYER_NORM ? a->mean[row] : 0.0f, rstd = a->rstd[row];
+        backward_row(a, dy, x, w, add, dx, mean, rstd, dw, db);
         vec_store(a->dx, at, n, a->type, dx);
+        if (!a->y)
+            continue;
+        float *y = vec_place(a->y, at, a->type, x_buf); /* may be dy, which has been read */
+        normed_row(y, x, w, b, mean, rstd, n);
+        vec_store(a->y, at, n, a->type, y);
     }
 }
 
@@ -134,7 +148,7 @@ int cpu_norm_backward(struct cpu_lane *lane, const void *args)
     if (a->rows == 0 || a->cols == 0)
         return SHERD_OK;
     int64_t blocks = scratch_row_blocks(a->rows), n = a->cols;
-    size_t panel = a->type == SHERD_F32 ? 0 : 4 * (size_t)n * sizeof(float);
+    size_t panel = a->type == SHERD_F32 ? 0 : 5 * (size_t)n * sizeof(float);
     SHERD_TRY(cpu_parallel(lane, norm_backward_task, a, blocks, panel));
     const float *partial = a->scratch;
     if (a->dw)

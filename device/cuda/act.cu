@@ -2,21 +2,27 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * Activations and rotary positions. Where an output may be an input, every thread reads all it needs before
- * it writes, and no two threads share elements.
+ * it writes, and no two threads share elements. Where a backward writes y as well it is by forward's own
+ * expression, for forward's bits.
  */
 #include "device/cuda/util.cuh"
 
 #define GELU_SCALE 0.7978845608028654f /* sqrt(2 / pi) */
 #define GELU_CUBE 0.044715f
 
-static __device__ __forceinline__ float gelu(float x)
+static __device__ __forceinline__ float gelu_tanh(float x)
 {
-    return 0.5f * x * (1.0f + tanhf(GELU_SCALE * (x + GELU_CUBE * x * x * x)));
+    return tanhf(GELU_SCALE * fmaf(GELU_CUBE * x * x, x, x));
 }
 
-static __device__ __forceinline__ float gelu_slope(float x)
+/* Both from t = gelu_tanh(x). */
+static __device__ __forceinline__ float gelu(float x, float t)
 {
-    float t = tanhf(GELU_SCALE * (x + GELU_CUBE * x * x * x));
+    return 0.5f * x * (1.0f + t);
+}
+
+static __device__ __forceinline__ float gelu_slope(float x, float t)
+{
     float inner = GELU_SCALE * (1.0f + 3.0f * GELU_CUBE * x * x);
     return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
 }
@@ -31,11 +37,12 @@ template <typename T, int W> __global__ void gelu_forward_kernel(T *y, const T *
     load<W>(v, x + i, k);
 #pragma unroll
     for (int j = 0; j < W; j++)
-        v[j] = gelu(v[j]);
+        v[j] = gelu(v[j], gelu_tanh(v[j]));
     store<W>(y + i, v, k);
 }
 
-template <typename T, int W> __global__ void gelu_backward_kernel(T *dx, const T *dy, const T *x, int64_t n)
+template <typename T, int W>
+__global__ void gelu_backward_kernel(T *dx, T *y, const T *dy, const T *x, int64_t n)
 {
     int64_t i;
     int k = my_span<W>(n, &i);
@@ -45,9 +52,14 @@ template <typename T, int W> __global__ void gelu_backward_kernel(T *dx, const T
     load<W>(v, x + i, k);
     load<W>(g, dy + i, k);
 #pragma unroll
-    for (int j = 0; j < W; j++)
-        g[j] *= gelu_slope(v[j]);
+    for (int j = 0; j < W; j++) {
+        float t = gelu_tanh(v[j]);
+        g[j] *= gelu_slope(v[j], t);
+        v[j] = gelu(v[j], t);
+    }
     store<W>(dx + i, g, k);
+    if (y)
+        store<W>(y + i, v, k);
 }
 
 extern "C" int cuda_gelu_forward(struct sherd_queue *queue, const void *args)
@@ -69,15 +81,20 @@ extern "C" int cuda_gelu_backward(struct sherd_queue *queue, const void *args)
     cudaStream_t stream = cuda_enter(queue);
     if (a->n == 0)
         return SHERD_OK;
-    WITH_TYPE(
-        "gelu_backward", a->type, T, WITH_WIDTH(aligned16(a->dx) && aligned16(a->dy) && aligned16(a->x), {
-            gelu_backward_kernel<T, W><<<blocks_for(a->n, THREADS * W), THREADS, 0, stream>>>(
-                (T *)a->dx, (const T *)a->dy, (const T *)a->x, a->n);
-        }))
+    int wide = aligned16(a->dx) && aligned16(a->y) && aligned16(a->dy) && aligned16(a->x);
+    WITH_TYPE("gelu_backward", a->type, T, WITH_WIDTH(wide, {
+        gelu_backward_kernel<T, W><<<blocks_for(a->n, THREADS * W), THREADS, 0, stream>>>(
+            (T *)a->dx, (T *)a->y, (const T *)a->dy, (const T *)a->x, a->n);
+    }))
     return CUDA_LAUNCHED("gelu_backward");
 }
 
 /* ---- swiglu: blocks_each blocks for a row, so that one division a block finds the place ---- */
+
+static __device__ __forceinline__ float sigmoid(float x)
+{
+    return 1.0f / (1.0f + expf(-x));
+}
 
 template <int W>
 static __device__ __forceinline__ bool my_column(int64_t cols, unsigned blocks_each, int64_t *row, int64_t *c)
@@ -98,12 +115,13 @@ __global__ void swiglu_forward_kernel(T *y, const T *x, int64_t cols, unsigned b
     load<W>(up, x + row * 2 * cols + cols + c, W);
 #pragma unroll
     for (int j = 0; j < W; j++)
-        up[j] *= gate[j] / (1.0f + expf(-gate[j]));
+        up[j] *= gate[j] * sigmoid(gate[j]);
     store<W>(y + row * cols + c, up, W);
 }
 
 template <typename T, int W>
-__global__ void swiglu_backward_kernel(T *dx, const T *dy, const T *x, int64_t cols, unsigned blocks_each)
+__global__ void swiglu_backward_kernel(
+    T *dx, T *y, const T *dy, const T *x, int64_t cols, unsigned blocks_each)
 {
     int64_t row, c;
     if (!my_column<W>(cols, blocks_each, &row, &c))
@@ -114,13 +132,15 @@ __global__ void swiglu_backward_kernel(T *dx, const T *dy, const T *x, int64_t c
     load<W>(d, dy + row * cols + c, W);
 #pragma unroll
     for (int j = 0; j < W; j++) {
-        float s = 1.0f / (1.0f + expf(-gate[j]));
-        float dup = d[j] * gate[j] * s;
-        gate[j] = d[j] * up[j] * s * (1.0f + gate[j] * (1.0f - s));
-        up[j] = dup;
+        float g = gate[j], u = up[j], s = sigmoid(g);
+        gate[j] = d[j] * u * s * (1.0f + g * (1.0f - s));
+        up[j] = d[j] * g * s;
+        d[j] = u * (g * s);
     }
     store<W>(dx + row * 2 * cols + c, gate, W);
     store<W>(dx + row * 2 * cols + cols + c, up, W);
+    if (y)
+        store<W>(y + row * cols + c, d, W);
 }
 
 extern "C" int cuda_swiglu_forward(struct sherd_queue *queue, const void *args)
@@ -144,11 +164,12 @@ extern "C" int cuda_swiglu_backward(struct sherd_queue *queue, const void *args)
     cudaStream_t stream = cuda_enter(queue);
     if (a->rows == 0 || a->cols == 0)
         return SHERD_OK;
-    int wide = a->cols % WIDE == 0 && aligned16(a->dx) && aligned16(a->dy) && aligned16(a->x);
+    int wide =
+        a->cols % WIDE == 0 && aligned16(a->dx) && aligned16(a->y) && aligned16(a->dy) && aligned16(a->x);
     WITH_TYPE("swiglu_backward", a->type, T, WITH_WIDTH(wide, {
         unsigned each = blocks_for(a->cols, THREADS * W);
         swiglu_backward_kernel<T, W><<<(unsigned)(a->rows * each), THREADS, 0, stream>>>(
-            (T *)a->dx, (const T *)a->dy, (const T *)a->x, a->cols, each);
+            (T *)a->dx, (T *)a->y, (const T *)a->dy, (const T *)a->x, a->cols, each);
     }))
     return CUDA_LAUNCHED("swiglu_backward");
 }

@@ -20,6 +20,13 @@ __device__ static inline int64_t row_start(int64_t row, int64_t cols, int64_t ru
     return run ? row / run * pitch + row % run * cols : row * cols;
 }
 
+/* An output from h = (x - mean) * rstd: one form for forward and for backward's y, so that the bits are the
+ * same. */
+__device__ static inline float normed(float h, float w, float b)
+{
+    return fmaf(h, w, b);
+}
+
 /* ---- forward ---- */
 
 template <typename T, int V>
@@ -64,7 +71,7 @@ __global__ void __launch_bounds__(MAX_THREADS)
         load<W>(b, (const T *)a.b + c, a.b ? W : 0);
 #pragma unroll
         for (int j = 0; j < W; j++)
-            v[i][j] = v[i][j] * rstd * w[j] + b[j];
+            v[i][j] = normed(v[i][j] * rstd, w[j], b[j]);
         store<W>(y + c, v[i], W);
     }
     if (threadIdx.x == 0) {
@@ -121,7 +128,7 @@ __global__ void __launch_bounds__(WARPS * 32)
         load<W>(b, (const T *)a.b + c, a.b ? W : 0);
 #pragma unroll
         for (int j = 0; j < W; j++)
-            v[i][j] = v[i][j] * rstd * w[j] + b[j];
+            v[i][j] = normed(v[i][j] * rstd, w[j], b[j]);
         store<W>(y + c, v[i], W);
     }
     if (lane == 0) {
@@ -150,7 +157,7 @@ template <typename T> __global__ void norm_forward_any(const __grid_constant__ s
     }
     float rstd = 1.0f / sqrtf(block_sum(sum) / (float)a.cols + a.eps);
     for (int64_t c = threadIdx.x; c < a.cols; c += blockDim.x)
-        from_float(&y[c], (to_float(x[c]) - mean) * rstd * to_float(w[c]) + (b ? to_float(b[c]) : 0.0f));
+        from_float(&y[c], normed((to_float(x[c]) - mean) * rstd, to_float(w[c]), b ? to_float(b[c]) : 0.0f));
     if (threadIdx.x == 0) {
         a.rstd[row] = rstd;
         if (a.kind == SHERD_LAYER_NORM)
@@ -235,6 +242,15 @@ __global__ void __launch_bounds__(MAX_THREADS)
             for (int j = 0; j < W; j++)
                 add[j] += rstd * (g[i][j] - mean_g - h[i][j] * mean_gh);
             store<W>((T *)a.dx + at + c, add, W);
+            if (!a.y)
+                continue;
+            float w[W], b[W]; /* w again from the cache: no registers are held for it through the sums */
+            load<W>(w, (const T *)a.w + c, W);
+            load<W>(b, (const T *)a.b + c, a.b ? W : 0);
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                h[i][j] = normed(h[i][j], w[j], b[j]);
+            store<W>((T *)a.y + at + c, h[i], W);
         }
     }
     float *parts = (float *)a.scratch + blockIdx.x * a.cols;
@@ -258,8 +274,8 @@ __global__ void norm_backward_any(const __grid_constant__ struct sherd_norm_back
     int64_t last = first + block_rows < a.rows ? first + block_rows : a.rows;
     float *dw = a.dw ? (float *)a.scratch + blockIdx.x * a.cols : NULL;
     float *db = a.db ? (float *)a.scratch + (gridDim.x + (int64_t)blockIdx.x) * a.cols : NULL;
-    const T *w = (const T *)a.w, *add = (const T *)a.add;
-    T *dx = (T *)a.dx;
+    const T *w = (const T *)a.w, *b = (const T *)a.b, *add = (const T *)a.add;
+    T *dx = (T *)a.dx, *y = (T *)a.y;
     bool layer = a.kind == SHERD_LAYER_NORM;
     for (int64_t row = first; row < last; row++) {
         int64_t at = row_start(row, a.cols, a.run, a.pitch);
@@ -280,6 +296,8 @@ __global__ void norm_backward_any(const __grid_constant__ struct sherd_norm_back
             float h = (to_float(x[c]) - mean) * rstd, g = to_float(dy[c]) * to_float(w[c]);
             float past = add ? to_float(add[at + c]) : 0.0f;
             from_float(&dx[at + c], past + rstd * (g - mean_g - h * mean_gh));
+            if (y)
+                from_float(&y[at + c], normed(h, to_float(w[c]), b ? to_float(b[c]) : 0.0f));
         }
     }
 }
@@ -309,8 +327,8 @@ extern "C" int cuda_norm_backward(struct sherd_queue *queue, const void *args)
         a.db = NULL;
     unsigned blocks = (unsigned)scratch_row_blocks(a.rows);
     int held = a.cols % WIDE == 0 && a.pitch % WIDE == 0 && a.cols <= HELD && aligned16(a.dx) &&
-               aligned16(a.dy) && aligned16(a.x) && aligned16(a.w) && aligned16(a.add) &&
-               aligned16(a.scratch);
+               aligned16(a.y) && aligned16(a.dy) && aligned16(a.x) && aligned16(a.w) && aligned16(a.b) &&
+               aligned16(a.add) && aligned16(a.scratch);
     WITH_TYPE("norm_backward", a.type, T, {
         if (a.kind == SHERD_LAYER_NORM)
             launch_backward<T, SHERD_LAYER_NORM>(stream, &a, blocks, held);

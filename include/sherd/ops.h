@@ -133,11 +133,12 @@ struct sherd_norm_forward {
 };
 
 /* dx = gradient through the norm + add (add [rows,cols] may be NULL: the gradient that came past the norm
- * on the residual path; dx may be add, or dy). dw, db [cols] are added to; NULL where frozen or absent. run
- * and pitch hold for dx, dy, x and add. */
+ * on the residual path; dx may be add, or dy). dw, db [cols] are added to; NULL where frozen or absent. y, if
+ * not NULL, gets what forward made of x, w and b, with the same bits; y may be dy. run and pitch hold for dx,
+ * y, dy, x and add. */
 struct sherd_norm_backward {
-    void *dx, *dw, *db;
-    const void *dy, *x, *w, *add;
+    void *dx, *dw, *db, *y;
+    const void *dy, *x, *w, *b, *add; /* b: for y alone, may be NULL */
     const float *mean, *rstd;
     int64_t rows, cols;
     int64_t run, pitch;
@@ -154,9 +155,10 @@ struct sherd_gelu_forward {
     enum sherd_dtype type;
 };
 
-/* dx = dy * gelu'(x); dx may be dy. */
+/* dx = dy * gelu'(x); dx may be dy, or x. y, if not NULL, gets what forward made of x, with the same bits; y
+ * may be dy. */
 struct sherd_gelu_backward {
-    void *dx;
+    void *dx, *y;
     const void *dy, *x;
     int64_t n;
     enum sherd_dtype type;
@@ -170,9 +172,10 @@ struct sherd_swiglu_forward {
     enum sherd_dtype type;
 };
 
-/* dx[rows,2F] from dy[rows,F] and x; dx may be x. */
+/* dx[rows,2F] from dy[rows,F] and x; dx may be x. y[rows,F], if not NULL, gets what forward made of x, with
+ * the same bits; y may be dy. */
 struct sherd_swiglu_backward {
-    void *dx;
+    void *dx, *y;
     const void *dy, *x;
     int64_t rows, cols;
     enum sherd_dtype type;

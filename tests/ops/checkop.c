@@ -216,6 +216,20 @@ void op_expect(struct op_test *t, const char *name, struct op_buf *buf, const do
     op_expect_of(t, name, buf, want, 0, bound);
 }
 
+void op_same_bits(struct op_test *t, const char *name, const struct op_buf *a, const struct op_buf *b)
+{
+    size_t bytes = buf_bytes(a), each = sherd_dtype_bytes(a->type);
+    assert_true(b->type == a->type && b->n == a->n);
+    char *raw = malloc(2 * bytes + 1);
+    copy(t, raw, a->dev, bytes);
+    copy(t, raw + bytes, b->dev, bytes);
+    for (size_t i = 0; i < bytes; i += each)
+        if (memcmp(raw + i, raw + bytes + i, each) != 0)
+            fail_msg("%s[%zu] of %lld: %.9g here, %.9g there (%s)", name, i / each, (long long)a->n,
+                get(raw + i, 0, a->type), get(raw + bytes + i, 0, a->type), sherd_dtype_name(a->type));
+    free(raw);
+}
+
 #define DIRECTIONS 3
 
 void op_slope(struct op_test *t, const char *name, double (*objective)(void *ctx), void *ctx, double *x,

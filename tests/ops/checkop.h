@@ -68,6 +68,8 @@ void op_expect(struct op_test *t, const char *name, struct op_buf *buf, const do
 /* The same for results of cancellation: relative to `size` if the norm of `want` is less. */
 void op_expect_of(
     struct op_test *t, const char *name, struct op_buf *buf, const double *want, double size, double bound);
+/* Both hold the same bits. */
+void op_same_bits(struct op_test *t, const char *name, const struct op_buf *a, const struct op_buf *b);
 
 /* grad[n] is the gradient of objective with respect to x[n]: compared with central differences along random
  * directions. objective reads x through ctx. bound is relative to the usual size of a derivative. */

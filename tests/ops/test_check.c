@@ -117,6 +117,9 @@ static void layers(void **state)
     REFUSES(norm_backward, dnorm, mean, NULL, SHERD_EINVAL);
     REFUSES(norm_backward, dnorm, scratch, NULL, SHERD_EINVAL);
     REFUSES(norm_backward, dnorm, rows, -3, SHERD_EINVAL);
+    REFUSES(norm_backward, dnorm, y, P, SHERD_EINVAL);     /* is dx */
+    REFUSES(gelu_backward, dgelu, y, P, SHERD_EINVAL);     /* is dx */
+    REFUSES(swiglu_backward, dswiglu, y, Q, SHERD_EINVAL); /* is x */
     REFUSES(gelu_forward, gelu, x, NULL, SHERD_EINVAL);
     REFUSES(gelu_backward, dgelu, dy, NULL, SHERD_EINVAL);
     REFUSES(swiglu_forward, swiglu, cols, -1, SHERD_EINVAL);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * LayerNorm and RMSNorm, forward and backward, with and without bias, frozen weights and residual gradient.
+ * LayerNorm and RMSNorm, forward and backward, with and without bias, frozen weights and residual gradient,
+ * and the output once more from backward.
  */
 #include "tests/ops/checkop.h"
 
@@ -15,6 +16,7 @@ struct shape {
     enum sherd_dtype type, grad_type;
     int bias, add; /* add: 0 none, 1 other, 2 is dx */
     int frozen;
+    int again; /* y from backward: 0 none, 1 apart, 2 over dy */
 };
 
 /* Everything in double. */
@@ -69,7 +71,7 @@ static void backward(const struct reference *f, double *dx, double *dw, double *
 }
 
 struct bufs {
-    struct op_buf *x, *w, *b, *dy, *add, *y, *mean, *rstd, *dx, *dw, *db;
+    struct op_buf *x, *w, *b, *dy, *add, *y, *mean, *rstd, *dx, *dw, *db, *again;
 };
 
 static void run_forward(struct op_test *t, const struct shape *s, struct bufs *u)
@@ -92,9 +94,11 @@ static void run_backward(struct op_test *t, const struct shape *s, struct bufs *
     struct sherd_norm_backward a = { .dx = u->dx->dev,
         .dw = s->frozen ? NULL : u->dw->dev,
         .db = s->frozen || !u->b ? NULL : u->db->dev,
+        .y = u->again ? u->again->dev : NULL,
         .dy = u->dy->dev,
         .x = u->x->dev,
         .w = u->w->dev,
+        .b = u->b ? u->b->dev : NULL,
         .add = u->add ? u->add->dev : NULL,
         .mean = s->kind == SHERD_LAYER_NORM ? u->mean->dev : NULL,
         .rstd = u->rstd->dev,
@@ -118,6 +122,8 @@ static void check(
     forward(f);
     backward(f, dx, dw, db);
     op_expect(t, "y", u->y, f->y, OP_BOUND(s->type));
+    if (u->again)
+        op_same_bits(t, "y from backward", u->again, u->y);
     op_expect(t, "rstd", u->rstd, f->rstd, 1e-6);
     double square = 0; /* of what dx is the difference of */
     for (int64_t i = 0; i < n; i++) {
@@ -165,6 +171,8 @@ static void norm_case(struct op_test *t, const void *arg)
     double *dw = keep(t, u.dw), *db = keep(t, u.db);
     if (u.add)
         memcpy(f.y + n, u.add->host, (size_t)n * sizeof(*f.y));
+    if (s->again)
+        u.again = s->again == 2 ? op_inout(u.dy) : op_output(t, n, s->type);
     u.dx = s->add == 2 ? op_inout(u.add) : op_output(t, n, s->type);
     run_forward(t, s, &u);
     run_backward(t, s, &u);
@@ -175,12 +183,12 @@ static void norm_case(struct op_test *t, const void *arg)
 static void sizes(enum sherd_norm_kind kind)
 {
     static const int64_t sizes[][2] = { { 1, 1 }, { 3, 7 }, { 7, 24 }, { 101, 128 }, { 24, 257 }, { 300, 65 },
-        { 2, 4100 }, { 2100, 3 } };
+        { 7, 2048 }, { 2, 4096 }, { 2, 4100 }, { 2100, 3 } };
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
         for (int v = 0; v < OP_TYPES * OP_TYPES; v++)
-            op_run(norm_case,
-                &(struct shape){ sizes[i][0], sizes[i][1], kind, op_types[v % OP_TYPES],
-                    op_types[v / OP_TYPES], kind == SHERD_LAYER_NORM && v % 4, v % 4 % 3, v == 4 });
+            op_run(norm_case, &(struct shape){ sizes[i][0], sizes[i][1], kind, op_types[v % OP_TYPES],
+                                  op_types[v / OP_TYPES], kind == SHERD_LAYER_NORM && v % 4, v % 4 % 3,
+                                  v == 4, (v + v / OP_TYPES) % 3 });
 }
 
 static void layer_norm(void **state)
@@ -211,7 +219,8 @@ static void place_rows(const struct runs *s, double *wide, double *packed, int p
     }
 }
 
-/* The same bits as with the rows packed, nothing else written, dx in place of dy. */
+/* The same bits as with the rows packed, nothing else written, dx in place of dy; y once more from backward.
+ */
 static void runs_case(struct op_test *t, const void *arg)
 {
     const struct runs *s = arg;
@@ -220,6 +229,7 @@ static void runs_case(struct op_test *t, const void *arg)
     struct op_buf *x = op_random(t, wide, s->type, 2, 0.5), *w = op_random(t, s->cols, s->type, 0.3, 1);
     struct op_buf *y = op_inout(op_random(t, wide, s->type, 1, 0));
     struct op_buf *dx = op_inout(op_random(t, wide, s->type, 1, 0));
+    struct op_buf *again = op_inout(op_input(t, y->host, wide, s->type)), *bagain = op_output(t, n, s->type);
     double *want_y = keep(t, y), *want_dx = keep(t, dx);
     place_rows(s, x->host, px, 1);
     place_rows(s, dx->host, pdy, 1);
@@ -240,6 +250,7 @@ static void runs_case(struct op_test *t, const void *arg)
         .type = s->type };
     struct sherd_norm_backward b = { .dx = bdx->dev,
         .dw = bdw->dev,
+        .y = bagain->dev,
         .dy = bdy->dev,
         .x = bx->dev,
         .w = w->dev,
@@ -253,7 +264,7 @@ static void runs_case(struct op_test *t, const void *arg)
     OP_RUN(t, sherd_norm_forward(t->queue, &f));
     OP_RUN(t, sherd_norm_backward(t->queue, &b));
     f.y = y->dev, f.rstd = rstd->dev, f.x = x->dev;
-    b.dx = dx->dev, b.dw = dw->dev, b.dy = dx->dev, b.x = x->dev, b.rstd = rstd->dev;
+    b.dx = dx->dev, b.y = again->dev, b.dw = dw->dev, b.dy = dx->dev, b.x = x->dev, b.rstd = rstd->dev;
     f.run = b.run = s->run;
     f.pitch = b.pitch = s->pitch;
     OP_RUN(t, sherd_norm_forward(t->queue, &f));
@@ -263,6 +274,8 @@ static void runs_case(struct op_test *t, const void *arg)
     place_rows(s, want_y, op_read(t, by), 0);
     place_rows(s, want_dx, op_read(t, bdx), 0);
     op_expect(t, "y", y, want_y, 0);
+    op_same_bits(t, "y from backward", again, y);
+    op_same_bits(t, "y from backward, packed", bagain, by);
     op_expect(t, "rstd", rstd, op_read(t, brstd), 0);
     op_expect(t, "dx", dx, want_dx, 0);
     op_expect(t, "dw", dw, op_read(t, bdw), 0);
