@@ -182,7 +182,7 @@ static int inherited(const struct sherd_world *world)
     return here.bytes > 0 && net_port(&here) == world->port ? fd : -1;
 }
 
-int calls_meet(struct calls *c, const struct sherd_world *world, double timeout)
+int calls_meet(struct calls *c, const struct sherd_world *world, int door, double timeout)
 {
     struct meet_tcp m = { .job = world->job,
         .rank = world->rank,
@@ -190,7 +190,7 @@ int calls_meet(struct calls *c, const struct sherd_world *world, double timeout)
         .local_rank = world->local_rank,
         .master = world->master,
         .port = world->port,
-        .door = inherited(world),
+        .door = door >= 0 ? door : inherited(world),
         .interface = variable("NCCL_SOCKET_IFNAME"),
         .timeout = timeout,
         .places = c->places };

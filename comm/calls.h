@@ -30,8 +30,8 @@ struct calls {
 int calls_init(struct calls *calls, int rank, int size); /* calls_finish also after a failure */
 void calls_finish(struct calls *calls);
 
-/* Meets all ranks of the world: places and token. */
-int calls_meet(struct calls *calls, const struct sherd_world *world, double timeout);
+/* Meets all ranks of the world: places and token. `door` as of lines_open, taken over. */
+int calls_meet(struct calls *calls, const struct sherd_world *world, int door, double timeout);
 /* socks[size]: a connection of this channel to every other rank, -1 for this one. While it waits, `check`
  * (may be NULL) may end it. On failure none is left. */
 int calls_connect(

@@ -241,6 +241,14 @@ int lines_lost(struct lines *l, int r, const char *what, int error)
         SHERD_EPEER, "%s cannot be reached any more (%s), %s waited for it", name, strerror(error), what);
 }
 
+int lines_is_closed(struct lines *l, int r)
+{
+    pthread_mutex_lock(&l->lock);
+    int closed = l->lines[r].state == CLOSED;
+    pthread_mutex_unlock(&l->lock);
+    return closed;
+}
+
 int lines_poll(struct lines *l, struct pollfd *polls)
 {
     int n = 0;
@@ -409,12 +417,12 @@ static struct lines *lines_new(const struct sherd_world *world)
     return l;
 }
 
-int lines_open(struct lines **out, const struct sherd_world *world, double timeout)
+int lines_open(struct lines **out, const struct sherd_world *world, int door, double timeout)
 {
     struct lines *l = lines_new(world);
     int st = l ? allocate(l) : SHERD_ENOMEM;
     if (st == SHERD_OK)
-        st = calls_meet(&l->calls, world, timeout);
+        st = calls_meet(&l->calls, world, door, timeout);
     if (st == SHERD_OK)
         st = draw(l, timeout);
     for (int r = 0; st == SHERD_OK && r < l->size; r++)

@@ -3,8 +3,8 @@
  *
  * The ranks of several hosts, connected: a line between every two, which carries short news (an abort, a
  * farewell, what the rank pins on its board) and whose end is the end of the rank; and the making of more
- * connections between the same ranks, a set of them for each channel of collectives. Called by comm/tcp.c.
- * Safe from any thread.
+ * connections between the same ranks, a set of them for each channel of collectives. Called by comm/tcp.c
+ * and, for the news alone, by comm/mpi.c. Safe from any thread.
  */
 #ifndef SHERD_COMM_LINES_H
 #define SHERD_COMM_LINES_H
@@ -16,8 +16,9 @@
 struct pollfd;
 struct lines;
 
-/* Meets the others and draws the lines; collective. `door` as in struct meet_tcp. */
-int lines_open(struct lines **out, const struct sherd_world *world, double timeout);
+/* Meets the others and draws the lines; collective. `door` as in struct meet_tcp; -1 is what the launcher may
+ * have left open. */
+int lines_open(struct lines **out, const struct sherd_world *world, int door, double timeout);
 struct lines *lines_hold(struct lines *lines);
 /* The last user says farewell to the other ranks. */
 void lines_drop(struct lines *lines);
@@ -37,6 +38,9 @@ int lines_check(struct lines *lines);
 void lines_abort(struct lines *lines, const char *reason);
 /* Why rank r no longer answers in a channel; waits a moment for its line to tell. `what` waited for it. */
 int lines_lost(struct lines *lines, int r, const char *what, int error);
+
+/* Whether rank r has said farewell. */
+int lines_is_closed(struct lines *lines, int r);
 
 /* The lines, to wait on beside other things: fills size - 1 entries at most, returns their number. */
 int lines_poll(struct lines *lines, struct pollfd *polls);

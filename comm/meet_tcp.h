@@ -22,7 +22,7 @@ struct meet_place {
 struct meet_tcp {
     const char *job; /* names the job; shorter than MEET_JOB_BYTES */
     int rank, size, local_rank;
-    const char *master; /* where rank 0 is met: a name or an address */
+    const char *master; /* where rank 0 is met: a name or an address, or several with commas */
     int port;
     int door;              /* rank 0: a socket that listens there already, or -1. Taken over */
     const char *interface; /* NCCL_SOCKET_IFNAME, or NULL */

@@ -1,52 +1,46 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Exchanges by messages of an MPI: in each a call, so that all see that all do the same, then the part. A
- * channel is a tag. MPI has no news of a death, and its launcher ends all ranks then; an abort is a message
- * that everybody looks for while waiting.
+ * Exchanges by messages of an MPI, which its own thread carries (comm/carry.h). MPI has no news of a death
+ * and no bound for a wait; so the ranks also draw lines between each other (comm/lines.h), which carry aborts
+ * and the board: rank 0 tells by MPI where it is met for that.
  */
 #include "comm/mpi.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <sys/random.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "comm/board.h"
+#include "comm/carry.h"
+#include "comm/lines.h"
 #include "comm/mesh.h"
 #include "comm/mpi_shim.h"
+#include "comm/net.h"
 #include "device/ops.h"
 
-#define TAG_ABORT 1
 #define TAG_FIRST 2
-#define TAG_MOST 32767 /* every MPI has as many */
-#define PIECE_BYTES ((size_t)1 << 30)
-#define REASON_BYTES 512
-#define LOOK_SECONDS 0.05 /* between looks for an abort */
+#define TAG_MOST 32767     /* every MPI has as many */
+#define LOOK_SECONDS 0.05  /* between looks at the lines */
+#define LEFT_SECONDS 1.    /* for what a rank sent before it left */
+#define EXPLAIN_SECONDS 1. /* for the lines to tell why MPI failed */
 
 /* All communicators of one opening. */
 struct group {
     _Atomic int users;
     const struct mpi_shim *shim;
+    struct carry *carry;
+    struct lines *lines; /* NULL until they are drawn */
     int rank, size;
     int next, pairs; /* tags to give out, and pairs of them in use: counted by rank 0 */
-    pthread_mutex_t lock;
-    int aborted_by; /* -1: nobody */
-    char reason[REASON_BYTES];
-    struct mpi_message *aborts; /* sent to the others */
-};
-
-/* What goes on with one other rank in an exchange. */
-struct leg {
-    struct block_call theirs;
-    struct mpi_message call_out, call_in, out, in;
-    int has_call_out, has_call_in, has_out, has_in; /* under way */
-    size_t sent, got;                               /* bytes of the part */
 };
 
 struct mpi {
@@ -54,199 +48,108 @@ struct mpi {
     struct group *group;
     int tag, control;
     double timeout;
-    struct leg *legs;
+    struct carry_job job;
+    struct carry_leg *legs;
+    uint8_t *absent;
+    int stuck; /* MPI's thread may write to the legs and the mesh at any time */
 };
 
-/* ---- aborts ---- */
+/* ---- exchanges ---- */
 
-static int check(struct group *g)
+static int check(const struct group *g)
 {
-    char text[REASON_BYTES] = "", why[256];
-    int from, done = 0;
-    struct mpi_message m;
-    pthread_mutex_lock(&g->lock);
-    if (g->aborted_by < 0 && g->shim->waiting(TAG_ABORT, &from) &&
-        g->shim->receive(&m, text, sizeof(text), from, TAG_ABORT, why, sizeof(why)) == 0) {
-        while (!done && g->shim->test(&m, &done, why, sizeof(why)) == 0)
-            sched_yield();
-        g->aborted_by = from;
-        memcpy(g->reason, text, sizeof(text) - 1);
-        g->shim->broken();
-    }
-    int st = g->aborted_by < 0 ? SHERD_OK : SHERD_FAIL(SHERD_EPEER, "rank %d: %s", g->aborted_by, g->reason);
-    pthread_mutex_unlock(&g->lock);
-    return st;
+    return g->lines ? lines_check(g->lines) : SHERD_OK;
 }
 
 static void abort_all(struct group *g, const char *reason)
 {
-    char why[256];
-    pthread_mutex_lock(&g->lock);
-    int first = g->aborted_by < 0;
-    if (first) {
-        g->aborted_by = g->rank;
-        snprintf(g->reason, sizeof(g->reason), "%s", reason);
-        g->shim->broken();
-    }
-    /* A message that cannot be sent is one to a rank that is gone. */
-    for (int r = 0; first && r < g->size; r++)
-        if (r != g->rank)
-            (void)g->shim->send(&g->aborts[r], g->reason, sizeof(g->reason), r, TAG_ABORT, why, sizeof(why));
-    pthread_mutex_unlock(&g->lock);
+    g->shim->broken();
+    if (g->lines)
+        lines_abort(g->lines, reason);
 }
 
-/* ---- exchanges ---- */
-
-static int mpi_fail(const char *why)
+/* Names those that have not come or stopped. */
+static int timed_out(struct mpi *m, const struct block_call *call)
 {
-    return SHERD_FAIL(SHERD_ECOMM, "MPI: %s", why);
+    const struct group *g = m->group;
+    char text[256], where[1000] = "";
+    int missing = carry_look(g->carry, &m->job, m->absent);
+    block_call_text(call, text, sizeof(text));
+    if (missing == 0)
+        return SHERD_FAIL(
+            SHERD_ETIMEOUT, "%s: no progress for %g s, a call of MPI's has not come back", text, m->timeout);
+    if (g->lines)
+        board_tell(lines_board(g->lines), m->absent, NULL, where, sizeof(where));
+    else
+        board_ranks(m->absent, m->mesh.size, where, sizeof(where));
+    return SHERD_FAIL(SHERD_ETIMEOUT, "%s: no progress for %g s, %d of %d ranks have not come: %s", text,
+        m->timeout, missing, m->mesh.size, where);
 }
 
-/* Ends a message that is under way if it is done; *moved grows then. */
-static int test(const struct mpi *m, struct mpi_message *message, int *under_way, int *moved)
+/* A rank that is waited for and has said farewell will not come. */
+static int check_left(struct mpi *m, const struct block_call *call)
 {
-    char why[256];
-    int done = 0;
-    if (*under_way && m->group->shim->test(message, &done, why, sizeof(why)) != 0)
-        return mpi_fail(why);
-    if (done) {
-        *under_way = 0;
-        (*moved)++;
-    }
-    return SHERD_OK;
-}
-
-static int begin(struct mpi *m, int r, const struct block_call *call)
-{
-    const struct mpi_shim *shim = m->group->shim;
-    struct leg *leg = &m->legs[r];
-    char why[256];
-    *leg = (struct leg){ 0 };
-    if (shim->receive(&leg->call_in, &leg->theirs, sizeof(leg->theirs), r, m->tag, why, sizeof(why)) != 0)
-        return mpi_fail(why);
-    leg->has_call_in = 1;
-    if (shim->send(&leg->call_out, call, sizeof(*call), r, m->tag, why, sizeof(why)) != 0)
-        return mpi_fail(why);
-    leg->has_call_out = 1;
-    return SHERD_OK;
-}
-
-/* The next piece each way. Nothing is received before the other's call is known to be ours. */
-static int go_on(struct mpi *m, int r, const struct mesh_part *part)
-{
-    const struct mpi_shim *shim = m->group->shim;
-    struct leg *leg = &m->legs[r];
-    char why[256];
-    size_t out = MIN(part->out_bytes - leg->sent, PIECE_BYTES),
-           in = MIN(part->in_bytes - leg->got, PIECE_BYTES);
-    if (!leg->has_call_in && !leg->has_out && out > 0) {
-        if (shim->send(
-                &leg->out, (const char *)part->out + leg->sent, (int)out, r, m->tag, why, sizeof(why)) != 0)
-            return mpi_fail(why);
-        leg->has_out = 1;
-        leg->sent += out;
-    }
-    if (!leg->has_call_in && !leg->has_in && in > 0) {
-        if (shim->receive(&leg->in, (char *)part->in + leg->got, (int)in, r, m->tag, why, sizeof(why)) != 0)
-            return mpi_fail(why);
-        leg->has_in = 1;
-        leg->got += in;
-    }
-    return SHERD_OK;
-}
-
-static int is_done(const struct leg *leg, const struct mesh_part *part)
-{
-    return !leg->has_call_out && !leg->has_call_in && !leg->has_out && !leg->has_in &&
-           leg->sent == part->out_bytes && leg->got == part->in_bytes;
-}
-
-static int work(struct mpi *m, int r, const struct block_call *call, const struct mesh_part *part, int *moved)
-{
-    struct leg *leg = &m->legs[r];
-    int unknown = leg->has_call_in;
-    SHERD_TRY(test(m, &leg->call_out, &leg->has_call_out, moved));
-    SHERD_TRY(test(m, &leg->call_in, &leg->has_call_in, moved));
-    if (unknown && !leg->has_call_in && memcmp(&leg->theirs, call, sizeof(*call)) != 0)
-        return mesh_differ(&m->mesh, call, r, &leg->theirs);
-    SHERD_TRY(test(m, &leg->out, &leg->has_out, moved));
-    SHERD_TRY(test(m, &leg->in, &leg->has_in, moved));
-    return go_on(m, r, part);
-}
-
-static int timed_out(const struct mpi *m, const struct block_call *call, const struct mesh_part *parts)
-{
-    char text[256], names[256] = "";
-    size_t len = 0;
-    int missing = 0;
-    for (int r = 0; r < m->mesh.size; r++) {
-        if (r == m->mesh.rank || is_done(&m->legs[r], &parts[r]))
+    const struct group *g = m->group;
+    char text[256];
+    for (int r = 0; r < m->mesh.size && g->lines; r++) {
+        if (r == m->mesh.rank || !lines_is_closed(g->lines, r))
             continue;
-        missing++;
-        if (len + 24 < sizeof(names))
-            len += (size_t)snprintf(names + len, sizeof(names) - len, "%srank %d", len ? ", " : "", r);
+        carry_look(g->carry, &m->job, m->absent);
+        if (m->absent[r])
+            return lines_lost(g->lines, r, block_call_text(call, text, sizeof(text)), 0);
     }
-    return SHERD_FAIL(SHERD_ETIMEOUT, "%s: no progress for %g s, %d of %d ranks have not come: %s",
-        block_call_text(call, text, sizeof(text)), m->timeout, missing, m->mesh.size, names);
+    return SHERD_OK;
 }
 
-/* Nothing may be written to memory of the caller's afterwards. */
-static void give_up(struct mpi *m)
+/* MPI has failed with a rank, which may have died of something that the lines know. */
+static int mpi_failed(const struct mpi *m)
 {
-    for (int r = 0; r < m->mesh.size; r++) {
-        struct leg *leg = &m->legs[r];
-        struct mpi_message *all[] = { &leg->call_out, &leg->call_in, &leg->out, &leg->in };
-        const int under_way[] = { leg->has_call_out, leg->has_call_in, leg->has_out, leg->has_in };
-        for (int i = 0; r != m->mesh.rank && i < 4; i++)
-            if (under_way[i])
-                m->group->shim->cancel(all[i]);
+    double until = clock_seconds() + EXPLAIN_SECONDS;
+    while (m->group->lines && clock_seconds() < until) {
+        SHERD_TRY(lines_check(m->group->lines));
+        usleep((useconds_t)(LOOK_SECONDS * 1e6));
     }
+    return SHERD_FAIL(SHERD_ECOMM, "MPI failed with rank %d: %s", m->job.seen.with, m->job.why);
 }
 
-static int move_all(struct mpi *m, const struct block_call *call, const struct mesh_part *parts)
+/* The exchange is under way: waits for it as long as anything moves, or anybody pins a place. */
+static int wait_for(struct mpi *m, const struct block_call *call)
 {
-    double since = clock_seconds(), looked = since;
+    const struct group *g = m->group;
+    double since = clock_seconds();
+    uint64_t pulse = 0, moved = 0;
     for (;;) {
-        int moved = 0, left = 0;
-        for (int r = 0; r < m->mesh.size; r++) {
-            if (r == m->mesh.rank || is_done(&m->legs[r], &parts[r]))
-                continue;
-            SHERD_TRY(work(m, r, call, &parts[r], &moved));
-            left += !is_done(&m->legs[r], &parts[r]);
-        }
-        if (left == 0)
+        struct carry_standing seen = carry_wait(g->carry, &m->job, LOOK_SECONDS);
+        if (seen.state == CARRY_DONE)
             return SHERD_OK;
+        if (seen.state == CARRY_DIFFERS)
+            return mesh_differ(&m->mesh, call, seen.with, &m->legs[seen.with].theirs);
+        if (seen.state == CARRY_FAILED)
+            return mpi_failed(m);
+        SHERD_TRY(check(g));
+        uint64_t beats = g->lines ? board_pulse(lines_board(g->lines), g->rank) : 0;
         double now = clock_seconds();
-        if (moved)
+        if (seen.moved != moved || beats != pulse)
             since = now;
-        if (now - looked > LOOK_SECONDS) {
-            SHERD_TRY(check(m->group));
-            looked = now;
-        }
-        if (now - since >= m->timeout)
-            return timed_out(m, call, parts);
-        if (now - since > 0.001)
-            nanosleep(&(struct timespec){ .tv_nsec = 50000 }, NULL);
-        else
-            sched_yield();
+        else if (now - since >= m->timeout)
+            return timed_out(m, call);
+        else if (now - since >= LEFT_SECONDS)
+            SHERD_TRY(check_left(m, call));
+        moved = seen.moved;
+        pulse = beats;
     }
 }
 
 static int exchange(struct mesh *mesh, const struct block_call *call, const struct mesh_part *parts)
 {
     struct mpi *m = (struct mpi *)mesh;
-    int st = check(m->group);
-    for (int r = 0; r < mesh->size; r++)
-        m->legs[r] = (struct leg){ 0 };
-    for (int r = 0; r < mesh->size && st == SHERD_OK; r++)
-        if (r != mesh->rank)
-            st = begin(m, r, call);
-    if (st == SHERD_OK)
-        st = move_all(m, call, parts);
+    m->job = (struct carry_job){ .tag = m->tag, .legs = m->legs, .call = call, .parts = parts };
+    SHERD_TRY(check(m->group));
+    SHERD_TRY(carry_begin(m->group->carry, &m->job));
+    int st = wait_for(m, call);
+    m->stuck |= !carry_end(m->group->carry, &m->job);
     if (st != SHERD_OK && st != SHERD_EPEER)
         abort_all(m->group, sherd_error());
-    if (st != SHERD_OK)
-        give_up(m);
     return st;
 }
 
@@ -256,19 +159,24 @@ static void group_drop(struct group *g)
 {
     if (!g || atomic_fetch_sub(&g->users, 1) != 1)
         return;
-    pthread_mutex_destroy(&g->lock);
-    mem_free(g->aborts);
+    if (g->carry)
+        carry_close(g->carry);
+    lines_drop(g->lines);
     mem_free(g);
 }
 
+/* What MPI's thread may still write to is left to it: the process is to end. */
 static void mpi_close(struct sherd_comm *comm)
 {
     struct mpi *m = comm->impl;
+    if (m->stuck)
+        return;
     if (!m->control && m->mesh.rank == 0)
         m->group->pairs--;
     group_drop(m->group);
     mesh_finish(&m->mesh);
     mem_free(m->legs);
+    mem_free(m->absent);
     mem_free(m);
 }
 
@@ -284,8 +192,9 @@ static int join(struct sherd_comm *comm, struct group *g, int tag, int control)
     m->control = control;
     m->timeout = comm->timeout;
     m->legs = mem_zalloc((size_t)g->size, sizeof(*m->legs));
+    m->absent = mem_zalloc((size_t)g->size, 1);
     comm->impl = m;
-    int st = m->legs ? mesh_init(&m->mesh) : SHERD_ENOMEM;
+    int st = m->legs && m->absent ? mesh_init(&m->mesh) : SHERD_ENOMEM;
     if (st != SHERD_OK) {
         mpi_close(comm);
         comm->impl = NULL;
@@ -317,30 +226,92 @@ static int load(const struct mpi_shim **out, const struct sherd_world *world)
     return SHERD_OK;
 }
 
-int mpi_open_ranks(struct sherd_comm *comm)
+/* Where rank 0 waits for the others, or why it cannot. */
+struct meeting {
+    char master[128], job[64], why[256];
+    int32_t port;
+};
+
+static int prepare(struct meeting *out, int *door, const struct sherd_world *world)
 {
-    const struct mpi_shim *shim = NULL;
+    const char *set = getenv("NCCL_SOCKET_IFNAME"), *wanted = set && set[0] ? set : NULL;
+    uint64_t token = 0;
+    if (getrandom(&token, sizeof(token), 0) != (ssize_t)sizeof(token))
+        return SHERD_FAIL(SHERD_ECOMM, "the system gives no random numbers");
+    snprintf(out->job, sizeof(out->job), "MPI/%016llx", (unsigned long long)token);
+    if (world->master[0])
+        memcpy(out->master, world->master, sizeof(out->master));
+    else if (world->local_size == world->size)
+        snprintf(out->master, sizeof(out->master), "127.0.0.1");
+    else
+        SHERD_TRY(net_addresses(out->master, sizeof(out->master), wanted));
+    SHERD_TRY(net_listen_any(door, 0));
+    struct net_address here = net_here(*door);
+    out->port = net_port(&here);
+    return SHERD_OK;
+}
+
+/* The lines between the ranks, which MPI has brought together already. */
+static int draw_lines(struct sherd_comm *comm)
+{
+    struct mpi *m = comm->impl;
+    struct sherd_world world = comm->world;
+    struct meeting meeting = { 0 };
+    int door = -1;
+    if (world.rank == 0 && prepare(&meeting, &door, &world) != SHERD_OK)
+        snprintf(meeting.why, sizeof(meeting.why), "%s", sherd_error());
+    int st = mesh_tell(&m->mesh, &meeting, sizeof(meeting), 0);
+    if (st != SHERD_OK && door >= 0)
+        close(door);
+    SHERD_TRY(st);
+    if (meeting.why[0])
+        return SHERD_FAIL(world.rank == 0 ? SHERD_ECOMM : SHERD_EPEER, "rank 0: %s", meeting.why);
+    memcpy(world.master, meeting.master, sizeof(world.master));
+    memcpy(world.job, meeting.job, sizeof(meeting.job));
+    world.port = meeting.port;
+    return lines_open(&m->group->lines, &world, door, comm->timeout);
+}
+
+static void warn(const char *text)
+{
+    log_warn("%s", text);
+}
+
+static int group_new(struct group **out, const struct sherd_comm *comm, const struct mpi_shim *shim)
+{
+    const struct sherd_world *world = &comm->world;
     char why[256] = "";
-    int rank = 0, size = 0, st = SHERD_OK;
-    SHERD_TRY(load(&shim, &comm->world));
-    if (shim->start(&rank, &size, why, sizeof(why)) != 0)
-        return SHERD_FAIL(SHERD_ECOMM, "%s cannot be started: %s", comm->world.source, why);
-    if (rank != comm->world.rank || size != comm->world.size)
+    int rank = 0, size = 0;
+    if (shim->start(&rank, &size, comm->timeout, warn, why, sizeof(why)) != 0)
+        return SHERD_FAIL(SHERD_ECOMM, "%s cannot be started: %s", world->source, why);
+    if (rank != world->rank || size != world->size)
         return SHERD_FAIL(SHERD_ECOMM, "%s says that this is rank %d of %d, its variables say rank %d of %d",
-            comm->world.source, rank, size, comm->world.rank, comm->world.size);
+            world->source, rank, size, world->rank, world->size);
     struct group *g = mem_zalloc(1, sizeof(*g));
     if (!g)
         return SHERD_ENOMEM;
-    *g = (struct group){ .users = 1,
-        .shim = shim,
-        .rank = rank,
-        .size = size,
-        .next = TAG_FIRST + 2,
-        .pairs = 1,
-        .aborted_by = -1 };
-    pthread_mutex_init(&g->lock, NULL);
-    g->aborts = mem_zalloc((size_t)size, sizeof(*g->aborts));
-    st = g->aborts ? join(comm, g, TAG_FIRST, 0) : SHERD_ENOMEM;
+    *g = (struct group){
+        .users = 1, .shim = shim, .rank = rank, .size = size, .next = TAG_FIRST + 2, .pairs = 1
+    };
+    int st = carry_open(&g->carry, shim, rank, size);
+    if (st == SHERD_OK)
+        *out = g;
+    else
+        group_drop(g);
+    return st;
+}
+
+int mpi_open_ranks(struct sherd_comm *comm)
+{
+    const struct mpi_shim *shim = NULL;
+    struct group *g = NULL;
+    SHERD_TRY(load(&shim, &comm->world));
+    SHERD_TRY(group_new(&g, comm, shim));
+    int st = join(comm, g, TAG_FIRST, 0);
+    if (st == SHERD_OK)
+        st = draw_lines(comm);
+    if (st != SHERD_OK)
+        abort_all(g, sherd_error());
     group_drop(g);
     return st;
 }
@@ -378,18 +349,19 @@ static int mpi_check(struct sherd_comm *comm)
     return check(((struct mpi *)comm->impl)->group);
 }
 
-/* There is no board over MPI: nothing is known of what others are at. */
+static struct board *mpi_board(struct sherd_comm *comm)
+{
+    return lines_board(((struct mpi *)comm->impl)->group->lines);
+}
+
 static uint64_t mpi_pulse(struct sherd_comm *comm)
 {
-    (void)comm;
-    return 0;
+    return board_pulse(mpi_board(comm), comm->world.rank);
 }
 
 static const char *mpi_tell(struct sherd_comm *comm, char *buf, size_t bytes)
 {
-    (void)comm;
-    snprintf(buf, bytes, "where the others are is not known over MPI");
-    return buf;
+    return board_tell_all(mpi_board(comm), buf, bytes);
 }
 
 const struct comm_ops comm_mpi = {
@@ -404,6 +376,7 @@ const struct comm_ops comm_mpi = {
     .abort = mpi_abort,
     .close = mpi_close,
     .check = mpi_check,
+    .board = mpi_board,
     .pulse = mpi_pulse,
     .tell = mpi_tell,
 };

@@ -52,11 +52,10 @@ static void take(struct net_address *out, const struct sockaddr *from, socklen_t
     out->bytes = bytes;
 }
 
-int net_resolve(struct net_address *out, int *n, const char *host, int port)
+static int resolve(struct net_address *out, int *n, const char *host, int port)
 {
     struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_family = AF_UNSPEC }, *list = NULL;
-    int r = getaddrinfo(host, NULL, &hints, &list);
-    *n = 0;
+    int r = getaddrinfo(host, NULL, &hints, &list), before = *n;
     if (r != 0)
         return SHERD_FAIL(SHERD_ECOMM, "the host name '%s' cannot be resolved here: %s", host,
             r == EAI_SYSTEM ? strerror(errno) : gai_strerror(r));
@@ -69,8 +68,21 @@ int net_resolve(struct net_address *out, int *n, const char *host, int port)
         }
     }
     freeaddrinfo(list);
-    if (*n == 0)
+    if (*n == before && before < NET_FOUND)
         return SHERD_FAIL(SHERD_ECOMM, "the host name '%s' has no internet address", host);
+    return SHERD_OK;
+}
+
+int net_resolve(struct net_address *out, int *n, const char *hosts, int port)
+{
+    char host[256];
+    *n = 0;
+    do {
+        size_t len = strcspn(hosts, ",");
+        snprintf(host, sizeof(host), "%.*s", (int)MIN(len, sizeof(host) - 1), hosts);
+        SHERD_TRY(resolve(out, n, host, port));
+        hosts += len + (hosts[len] == ',');
+    } while (*hosts);
     return SHERD_OK;
 }
 
@@ -184,6 +196,44 @@ int net_interface(struct net_address *out, const char *wanted, const struct net_
         return SHERD_FAIL(SHERD_ENOTFOUND,
             "NCCL_SOCKET_IFNAME is '%s', and no such interface of this host is up with an %s address; there are: %s",
             wanted, to->at.ss_family == AF_INET6 ? "IPv6" : "IPv4", have);
+    return SHERD_OK;
+}
+
+static int is_for_others(const struct ifaddrs *i, int family, const char *wanted)
+{
+    const void *at = i->ifa_addr;
+    if (!at || !(i->ifa_flags & IFF_UP) || i->ifa_addr->sa_family != family)
+        return 0;
+    if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)at)->sin6_addr))
+        return 0;
+    return wanted ? is_wanted(wanted, i->ifa_name) : !(i->ifa_flags & IFF_LOOPBACK);
+}
+
+int net_addresses(char *buf, size_t bytes, const char *wanted)
+{
+    static const int families[] = { AF_INET, AF_INET6 };
+    struct ifaddrs *list = NULL;
+    char text[NET_TEXT_BYTES];
+    size_t len = 0;
+    buf[0] = '\0';
+    if (getifaddrs(&list) != 0)
+        return SHERD_FAIL(SHERD_ECOMM, "the network interfaces cannot be listed: %s", strerror(errno));
+    for (size_t f = 0; f < ARRAY_LEN(families); f++) {
+        for (struct ifaddrs *i = list; i; i = i->ifa_next) {
+            struct net_address a;
+            if (!is_for_others(i, families[f], wanted))
+                continue;
+            take(&a, i->ifa_addr, size_of(i->ifa_addr));
+            net_host_text(&a, text);
+            if (len + strlen(text) + 2 < bytes)
+                len += (size_t)snprintf(buf + len, bytes - len, "%s%s", len ? "," : "", text);
+        }
+    }
+    freeifaddrs(list);
+    if (len == 0)
+        return SHERD_FAIL(SHERD_ENOTFOUND,
+            "no interface of this host that is up%s%s has an address for others",
+            wanted ? " and named by NCCL_SOCKET_IFNAME=" : "", wanted ? wanted : "");
     return SHERD_OK;
 }
 

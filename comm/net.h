@@ -20,7 +20,8 @@ struct net_address {
     socklen_t bytes;
 };
 
-/* The addresses of a name, at most NET_FOUND; IPv4 first. ECOMM with the resolver's reason. */
+/* The addresses of a name, at most NET_FOUND; IPv4 first. Of several names, with commas, one after another.
+ * ECOMM with the resolver's reason. */
 int net_resolve(struct net_address *out, int *n, const char *host, int port);
 /* "10.0.0.1:29500", "[fe80::1]:29500"; returned. And without the port. */
 const char *net_text(const struct net_address *address, char buf[NET_TEXT_BYTES]);
@@ -33,6 +34,9 @@ struct net_address net_there(int sock); /* the other end */
 /* The address of this host that NCCL_SOCKET_IFNAME (`wanted`; "eth,ib", "=eth0", "^docker,lo") names, of the
  * family of `to`. ENOTFOUND lists the interfaces that there are. out->bytes = 0 where wanted is NULL. */
 int net_interface(struct net_address *out, const char *wanted, const struct net_address *to);
+/* The addresses of this host that others may reach it at, IPv4 first: "10.0.0.1,192.168.7.1", as many as fit;
+ * those of NCCL_SOCKET_IFNAME (`wanted`) if it is not NULL. ENOTFOUND where there are none. */
+int net_addresses(char *buf, size_t bytes, const char *wanted);
 /* "eth0": the interface that has this address; "?" if none. */
 const char *net_interface_name(const struct net_address *address, char buf[NET_HOST_BYTES]);
 

@@ -246,7 +246,7 @@ int tcp_open_ranks(struct sherd_comm *comm)
             "%d of %d ranks are on this host, and %s does not tell where rank 0 can be reached: set MASTER_ADDR and "
             "MASTER_PORT for all ranks",
             comm->world.local_size, comm->world.size, comm->world.source);
-    SHERD_TRY(lines_open(&lines, &comm->world, comm->timeout));
+    SHERD_TRY(lines_open(&lines, &comm->world, -1, comm->timeout));
     int st = join(comm, lines, LINES_FIRST, 0);
     if (st != SHERD_OK)
         lines_abort(lines, sherd_error());
