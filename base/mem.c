@@ -5,11 +5,14 @@
  */
 #include "base/mem.h"
 
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "base/status.h"
 
@@ -30,14 +33,57 @@ static int injected(void)
     return 0;
 }
 
+/* The beginning of a file, with no help of stdio, which would allocate; "" if it cannot be read. */
+static void read_text(const char *path, char *out, size_t bytes)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, out, bytes - 1) : 0;
+    out[n > 0 ? n : 0] = '\0';
+    if (fd >= 0)
+        close(fd);
+}
+
+void mem_limits(char *out, size_t bytes)
+{
+    static const struct {
+        int resource;
+        const char *what, *option;
+    } limits[] = { { RLIMIT_AS, "address space", "-v" }, { RLIMIT_DATA, "data", "-d" } };
+    char text[2048];
+    unsigned long long used[2] = { 0 }, page_kb = (unsigned long long)sysconf(_SC_PAGESIZE) >> 10,
+                       free_kb = 0;
+    size_t len = 0;
+    read_text("/proc/self/statm", text, sizeof(text));
+    if (sscanf(text, "%llu %*u %*u %*u %*u %llu", &used[0], &used[1]) != 2)
+        used[0] = used[1] = 0;
+    for (size_t i = 0; i < ARRAY_LEN(limits); i++) {
+        struct rlimit limit;
+        if (getrlimit((__rlimit_resource_t)limits[i].resource, &limit) == 0 &&
+            limit.rlim_cur != RLIM_INFINITY)
+            len += (size_t)snprintf(out + len, bytes - len,
+                "%s is limited to %llu KiB (ulimit %s), %llu KiB are in use; ", limits[i].what,
+                (unsigned long long)limit.rlim_cur >> 10, limits[i].option, used[i] * page_kb);
+    }
+    read_text("/proc/meminfo", text, sizeof(text));
+    const char *line = strstr(text, "MemAvailable:");
+    if (line && sscanf(line, "MemAvailable: %llu", &free_kb) == 1)
+        snprintf(out + len, bytes - len, "the host has %llu MiB available", free_kb >> 10);
+    else
+        snprintf(out + len, bytes - len, "what the host has available is not known");
+}
+
 static void *no_memory(size_t n, size_t size)
 {
+    char limits[MEM_LIMITS_BYTES];
     size_t bytes;
-    if (__builtin_mul_overflow(n, size, &bytes))
+    if (__builtin_mul_overflow(n, size, &bytes)) {
         SHERD_FAIL(SHERD_ENOMEM, "out of memory: %zu elements of %zu bytes are more than the address space",
             n, size);
-    else
-        SHERD_FAIL(SHERD_ENOMEM, "out of memory: %zu bytes of host memory could not be allocated", bytes);
+    } else {
+        mem_limits(limits, sizeof(limits));
+        SHERD_FAIL(SHERD_ENOMEM, "out of memory: %zu bytes of host memory could not be allocated; %s", bytes,
+            limits);
+    }
     return NULL;
 }
 

@@ -23,6 +23,11 @@ char *mem_printf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Grows *items (element size `size`, *cap in elements) so that `need` elements fit. */
 int mem_grow(void *items, int *cap, int need, size_t size);
 
+/* What bounds this process's memory, for the text of a failure: limits (ulimit -v, -d) and what is used of
+ * them, and what the host has. Allocates nothing. */
+#define MEM_LIMITS_BYTES 320
+void mem_limits(char *out, size_t bytes);
+
 /* Number of allocations so far in this process: a step makes none. */
 uint64_t mem_count(void);
 /* The k-th allocation from now (1 = the next) fails once, in whatever thread; 0 = none. For tests. */

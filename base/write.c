@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 #define THREADS 4
 
@@ -163,10 +164,10 @@ static void *serve(void *arg)
 static int start_threads(struct write_queue *q)
 {
     for (; q->n_threads < THREADS; q->n_threads++) {
-        int err = pthread_create(&q->threads[q->n_threads], NULL, serve, q);
-        if (err && q->n_threads == 0)
-            return SHERD_FAIL(SHERD_EDEVICE, "no thread could be started for writing: %s", strerror(err));
-        if (err)
+        int st = thread_start(&q->threads[q->n_threads], serve, q, "the thread that writes");
+        if (st != SHERD_OK && q->n_threads == 0)
+            return st;
+        if (st != SHERD_OK)
             break;
     }
     return SHERD_OK;

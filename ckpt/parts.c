@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 struct parts {
     const struct sherd_ckpt *ckpt;
@@ -96,10 +97,10 @@ int parts_create(struct parts **out, const struct sherd_ckpt *ckpt, struct sherd
     pthread_cond_init(&a->changed, NULL);
     int st = sherd_host_alloc(dev, &a->memory, PARTS_BUFFERS * CKPT_STAGING_BYTES + FILE_DIRECT_ALIGN);
     a->buffers = (char *)(uintptr_t)round_up((int64_t)(uintptr_t)a->memory, FILE_DIRECT_ALIGN);
-    int err = st == SHERD_OK ? pthread_create(&a->thread, NULL, serve, a) : 0;
-    a->has_thread = st == SHERD_OK && err == 0;
-    if (err)
-        st = SHERD_FAIL(SHERD_EDEVICE, "no thread could be started for loading: %s", strerror(err));
+    if (st == SHERD_OK) {
+        st = thread_start(&a->thread, serve, a, "the thread that loads");
+        a->has_thread = st == SHERD_OK;
+    }
     if (st != SHERD_OK) {
         parts_destroy(a);
         return st;

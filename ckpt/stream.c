@@ -15,6 +15,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "ckpt/format.h"
 
 #define SLABS_LEAST 4
@@ -303,10 +304,8 @@ int stream_create(struct stream **out, struct sherd_device *dev, uint64_t bytes,
     SHERD_TRY_OUT(sherd_event_create(&s->taken, dev));
     SHERD_TRY_OUT(alloc_slabs(s, bytes));
     SHERD_TRY_OUT(write_queue_create(&s->writes, WRITES_MOST, kind));
-    int err = pthread_create(&s->thread, NULL, serve, s);
-    s->has_thread = err == 0;
-    if (err)
-        st = SHERD_FAIL(SHERD_EDEVICE, "no thread could be started for saving: %s", strerror(err));
+    SHERD_TRY_OUT(thread_start(&s->thread, serve, s, "the thread that saves"));
+    s->has_thread = 1;
 out:
     if (st != SHERD_OK) {
         stream_destroy(s);

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,6 +19,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "comm/block.h"
 #include "comm/board.h"
 #include "comm/calls.h"
@@ -302,19 +302,11 @@ static void *carrier(void *arg)
     return NULL;
 }
 
-/* Signals are for the threads of the program. */
 static int start_carrier(struct lines *l)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&l->carrier, NULL, carrier, l);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error)
-        return SHERD_FAIL(
-            SHERD_EDEVICE, "a thread for the news of ranks cannot be started: %s", strerror(error));
-    l->carries = 1;
-    return SHERD_OK;
+    int st = thread_start(&l->carrier, carrier, l, "the thread for the news of ranks");
+    l->carries = st == SHERD_OK;
+    return st;
 }
 
 static void stop_carrier(struct lines *l)

@@ -5,10 +5,10 @@
  * it read is kept only if it is what is asked for.
  */
 #include <pthread.h>
-#include <string.h>
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "data/data.h"
 
 struct ahead {
@@ -75,10 +75,8 @@ int ahead_create(struct ahead **out, const struct feed *feed)
         if (!(a->rows[i] = mem_zalloc((size_t)a->step_words, sizeof(int32_t))))
             st = SHERD_ENOMEM;
     if (st == SHERD_OK) {
-        int error = pthread_create(&a->thread, NULL, run, a);
-        a->started = error == 0;
-        if (error)
-            st = SHERD_FAIL(SHERD_ENOMEM, "data: no thread to read ahead: %s", strerror(error));
+        st = thread_start(&a->thread, run, a, "data: the thread that reads ahead");
+        a->started = st == SHERD_OK;
     }
     if (st != SHERD_OK) {
         ahead_destroy(a);
