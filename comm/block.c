@@ -99,6 +99,16 @@ static size_t seats_bytes(int size)
     return whole_pages(sizeof(struct channel) + (size_t)size * sizeof(struct seat));
 }
 
+static int no_room(size_t bytes, int size)
+{
+    char limits[MEM_LIMITS_BYTES];
+    int error = errno;
+    mem_limits(limits, sizeof(limits));
+    return SHERD_FAIL(SHERD_ENOMEM,
+        "out of memory: %zu bytes that %d ranks of this host share cannot be mapped: %s; %s", bytes, size,
+        strerror(error), limits);
+}
+
 int block_attach(struct block **out, int fd, int size)
 {
     struct block *block = mem_zalloc(1, sizeof(*block));
@@ -118,8 +128,7 @@ int block_attach(struct block **out, int fd, int size)
         map = mmap(NULL, block->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) {
         int st = end == (off_t)block->bytes
-                     ? SHERD_FAIL(SHERD_ENOMEM, "cannot map %zu bytes of memory shared by %d ranks: %s",
-                           block->bytes, size, strerror(errno))
+                     ? no_room(block->bytes, size)
                      : SHERD_FAIL(SHERD_ECOMM,
                            "shared memory has %lld bytes, %zu are due: the ranks run different "
                            "versions of sherd",

@@ -135,6 +135,11 @@ static int come(struct meet *meet)
     SHERD_TRY(new_socket(&sock));
     SHERD_TRY_OUT(come_to_rank0(meet, sock, clock_seconds() + meet->timeout));
     SHERD_TRY_OUT(take_reply(meet, sock));
+    st = meet->enter ? meet->enter(meet) : SHERD_OK;
+    struct meet_reply done = { .magic = MEET_MAGIC, .version = MEET_VERSION, .status = st };
+    snprintf(done.text, sizeof(done.text), "%s", st ? sherd_error() : "");
+    if (send(sock, &done, sizeof(done), MSG_NOSIGNAL) != (ssize_t)sizeof(done))
+        SHERD_KEEP(st, SHERD_FAIL(SHERD_EPEER, "rank 0 went away before all ranks had come"));
 out:
     close(sock);
     return st;
@@ -175,7 +180,7 @@ static void answer(int sock, int status, const char *text, int fd)
         c->cmsg_len = CMSG_LEN(sizeof(int));
         memcpy(CMSG_DATA(c), &fd, sizeof(fd));
     }
-    /* One who is gone will be missed in the first collective. */
+    /* One who is gone will be missed when it should say that it has entered. */
     (void)!sendmsg(sock, &msg, MSG_NOSIGNAL);
 }
 
@@ -303,6 +308,25 @@ static int wait_for_guests(struct host *host)
     return SHERD_OK;
 }
 
+/* Whether all that were answered have entered. */
+static int wait_for_entry(const struct host *host)
+{
+    double deadline = clock_seconds() + host->meet->timeout;
+    for (int r = 1; r < host->meet->size; r++) {
+        const struct guest *guest = &host->guests[r];
+        struct meet_reply done;
+        if (!readable(guest->sock, deadline))
+            return SHERD_FAIL(SHERD_ETIMEOUT, "rank %d (pid %d) came, but stood still before it had entered",
+                r, guest->pid);
+        if (recv(guest->sock, &done, sizeof(done), 0) != (ssize_t)sizeof(done))
+            return SHERD_FAIL(SHERD_EPEER, "rank %d (pid %d) went away before it had entered", r, guest->pid);
+        done.text[sizeof(done.text) - 1] = '\0';
+        if (done.status != SHERD_OK)
+            return SHERD_FAIL(SHERD_EPEER, "rank %d (pid %d): %s", r, guest->pid, done.text);
+    }
+    return SHERD_OK;
+}
+
 static int receive_all(const struct meet *meet)
 {
     int st = SHERD_OK;
@@ -319,12 +343,14 @@ static int receive_all(const struct meet *meet)
     SHERD_TRY_OUT(open_door(&host));
     SHERD_TRY_OUT(wait_for_guests(&host));
 out:
-    for (int r = 0; host.guests && r < meet->size; r++) {
-        if (host.guests[r].sock >= 0) {
+    for (int r = 0; host.guests && r < meet->size; r++)
+        if (host.guests[r].sock >= 0)
             answer(host.guests[r].sock, st, st ? sherd_error() : "", meet->fd);
+    if (st == SHERD_OK)
+        st = wait_for_entry(&host);
+    for (int r = 0; host.guests && r < meet->size; r++)
+        if (host.guests[r].sock >= 0)
             close(host.guests[r].sock);
-        }
-    }
     if (host.door >= 0)
         close(host.door);
     mem_free(host.guests);

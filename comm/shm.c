@@ -337,30 +337,40 @@ static int check_size(int size)
     return SHERD_OK;
 }
 
+static int enter(struct meet *meet)
+{
+    struct block **block = meet->ctx;
+    SHERD_TRY(block_attach(block, meet->fd, meet->size));
+    block_enter(*block, meet->fd, meet->rank);
+    meet->fd = -1; /* the block's now */
+    return SHERD_OK;
+}
+
 int shm_open_ranks(struct sherd_comm *comm)
 {
     const struct sherd_world *world = &comm->world;
     struct block *block = NULL;
-    struct meet meet = {
-        .job = world->job, .rank = world->rank, .size = world->size, .timeout = comm->timeout, .fd = -1
-    };
+    struct meet meet = { .job = world->job,
+        .rank = world->rank,
+        .size = world->size,
+        .timeout = comm->timeout,
+        .fd = -1,
+        .enter = enter,
+        .ctx = &block };
     SHERD_TRY(check_size(world->size));
     if (world->local_size < world->size)
         return SHERD_FAIL(SHERD_EUNSUPPORTED, "%d of %d ranks are on this host: not all can share its memory",
             world->local_size, world->size);
-    if (world->rank == 0)
+    if (world->rank == 0) {
         SHERD_TRY(block_create(&block, &meet.fd, world->size));
-    int st = meet_host(&meet);
-    if (st == SHERD_OK && world->rank != 0)
-        st = block_attach(&block, meet.fd, world->size);
-    if (st == SHERD_OK) {
-        block_enter(block, meet.fd, world->rank);
-        meet.fd = -1; /* the block's now */
-        st = join(comm, block, 0);
+        block_enter(block, meet.fd, 0); /* first: who enters can then see that rank 0 has died */
     }
+    int st = meet_host(&meet);
+    if (st == SHERD_OK)
+        st = join(comm, block, 0);
     if (st != SHERD_OK && block)
         block_abort(block, world->rank, sherd_error());
-    if (meet.fd >= 0)
+    if (world->rank != 0 && meet.fd >= 0)
         close(meet.fd);
     block_drop(block);
     return st;
