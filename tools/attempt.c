@@ -6,6 +6,7 @@
 #include "tools/attempt.h"
 
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,8 @@
 #include "tools/guard.h"
 #include "tools/out.h"
 
-#define DRAIN_SECONDS 0.5 /* for output that is still under way from what a rank had started */
+#define DRAIN_SECONDS 0.5   /* for output that is still under way from what a rank had started */
+#define NOTICED_SECONDS 0.5 /* from a rank that noticed a failure to the words of the one that failed */
 
 struct attempt {
     const struct launch_desc *desc;
@@ -28,6 +30,7 @@ struct attempt {
     struct pollfd *polls;
     int started, ended;
     int failed;     /* some rank failed, here or elsewhere: the others are to end */
+    double ask_at;  /* when they are asked to; 0 = they were, or need not be */
     double kill_at; /* when patience ends; 0 = never */
     long oom_kills; /* when it began */
     struct guard guard;
@@ -39,20 +42,29 @@ static void signal_all(const struct attempt *a, int sig)
         child_signal(&a->children[r], sig);
 }
 
-/* A rank failed: the others are asked to end (they may be ending already), and ended when patience is over.
- */
-static void end_others(struct attempt *a)
+/* A rank failed: the others are asked to end after this delay (they may be ending already), and ended when
+ * patience is over. */
+static void end_others(struct attempt *a, double delay)
 {
-    if (a->failed)
+    double now = clock_seconds();
+    if (a->failed) {
+        a->ask_at = a->ask_at > 0 ? fmin(a->ask_at, now + delay) : 0;
         return;
+    }
     a->failed = 1;
-    a->kill_at = clock_seconds() + a->desc->grace;
+    a->ask_at = now + delay;
+    a->kill_at = now + delay + a->desc->grace;
+    if (a->nodes && !nodes_why(a->nodes))
+        nodes_failed(a->nodes);
+}
+
+static void ask_others(struct attempt *a)
+{
+    a->ask_at = 0;
     for (int r = 0; r < a->started; r++)
         a->children[r].told = a->children[r].pid > 0;
     if (!a->signals->asked)
         signal_all(a, SIGTERM);
-    if (a->nodes && !nodes_why(a->nodes))
-        nodes_failed(a->nodes);
 }
 
 static void reap(struct attempt *a)
@@ -67,7 +79,7 @@ static void reap(struct attempt *a)
     }
     for (int r = 0; r < a->started; r++)
         if (a->children[r].pid == 0 && child_failed(&a->children[r]))
-            end_others(a);
+            end_others(a, child_worth(&a->children[r]) == 2 ? NOTICED_SECONDS : 0);
 }
 
 /* The first request to end goes to all ranks, who save and stop; the second ends them. USR1 (sent ahead of
@@ -109,7 +121,7 @@ static void wait_event(struct attempt *a)
 {
     int patience = a->nodes ? nodes_patience() : -1, n = add_polls(a);
     if (a->kill_at > 0) {
-        double left = a->kill_at - clock_seconds();
+        double left = (a->ask_at > 0 ? a->ask_at : a->kill_at) - clock_seconds();
         int ms = left > 0 ? (int)(left * 1000) + 1 : 0;
         patience = patience < 0 || ms < patience ? ms : patience;
     }
@@ -122,8 +134,10 @@ static void wait_event(struct attempt *a)
     if (a->nodes) {
         nodes_work(a->nodes);
         if (nodes_why(a->nodes))
-            end_others(a);
+            end_others(a, 0);
     }
+    if (a->ask_at > 0 && clock_seconds() >= a->ask_at)
+        ask_others(a);
     if (a->kill_at > 0 && clock_seconds() >= a->kill_at) {
         signal_all(a, SIGKILL);
         a->kill_at = 0;
@@ -248,7 +262,7 @@ static int start_ranks(struct attempt *a, const struct launch_place *place, stru
         snprintf(out->text, sizeof(out->text), "rank %d of %d could not be started%s%s: %s", child->rank,
             place->world, child->log[0] ? ", or its file made: " : "", child->log, strerror(errno));
         signal_all(a, SIGKILL);
-        end_others(a);
+        end_others(a, 0);
         return -1;
     }
     return 0;

@@ -3,6 +3,7 @@
  *
  * sherd train: one rank of a job that something else started, a job of one rank, or the launcher of many.
  */
+#include <errno.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -51,16 +52,16 @@ static int stop_now(void *ctx)
 }
 
 /* What the parent chose to ignore (nohup, background jobs) stays ignored. */
-static int catch_signals(void)
+static int catch_signals(const int *list, int n)
 {
-    static const int list[] = { SIGINT, SIGTERM, SIGHUP, SIGUSR1 };
     struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
     struct sigaction ignore = { .sa_handler = SIG_IGN }, old;
-    for (int i = 0; i < COUNT_OF(list); i++)
+    for (int i = 0; i < n; i++)
         if (sigaction(list[i], NULL, &old) != 0 ||
             (old.sa_handler != SIG_IGN && sigaction(list[i], &action, NULL) != 0))
-            return -1;
-    return sigaction(SIGPIPE, &ignore, NULL);
+            return sherd_fail(SHERD_EINTERNAL, "signals cannot be caught here: %s", strerror(errno));
+    sigaction(SIGPIPE, &ignore, NULL);
+    return SHERD_OK;
 }
 
 static void show_progress(void *ctx, const char *line)
@@ -74,20 +75,23 @@ static int run_rank(const struct sherd_config *config, const struct sherd_world 
     char name[32], cache[RANK_PATH_BYTES];
     struct sherd_device *device = NULL;
     struct sherd_comm *comm = NULL;
-    if (catch_signals() != 0) {
-        fprintf(stderr, "sherd: signals cannot be caught here\n");
-        return EXIT_FAILED;
-    }
+    /* Until the ranks have met there is nothing to save, and a rank that will never come may be waited for:
+     * what asks for an end ends the process at once. */
+    static const int asking[] = { SIGUSR1 }, ending[] = { SIGINT, SIGTERM, SIGHUP };
     int threads = config->run.threads > 0 ? (int)config->run.threads : rank_cores(world->local_size);
-    int st = sherd_device_open(&device,
-        &(struct sherd_device_desc){ .name = rank_device(config->run.device, world->local_rank, name),
-            .threads = threads,
-            .tune = config->run.tune && !config->run.deterministic ? rank_cache(cache) : NULL,
-            .async = config->shard.overlap });
+    int st = catch_signals(asking, COUNT_OF(asking));
+    if (st == SHERD_OK)
+        st = sherd_device_open(&device,
+            &(struct sherd_device_desc){ .name = rank_device(config->run.device, world->local_rank, name),
+                .threads = threads,
+                .tune = config->run.tune && !config->run.deterministic ? rank_cache(cache) : NULL,
+                .async = config->shard.overlap });
     if (st == SHERD_OK)
         st = sherd_comm_open(&comm, device,
             &(struct sherd_comm_desc){
                 .world = *world, .timeout = config->run.timeout, .kind = config->run.comm });
+    if (st == SHERD_OK)
+        st = catch_signals(ending, COUNT_OF(ending));
     if (st == SHERD_OK)
         st = sherd_train(&(struct sherd_train_desc){ .config = config,
             .device = device,
