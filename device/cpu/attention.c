@@ -156,6 +156,7 @@ int cpu_attention_forward(struct cpu_lane *lane, const void *args)
     const struct sherd_attention_forward *a = args;
     if (a->batch == 0 || a->seq == 0)
         return SHERD_OK;
+    SHERD_TRY(cpu_blas_join(lane));
     struct forward f = { .a = a,
         .qkv = { a->qkv, a->seq, a->heads + 2 * a->kv_heads, a->head_dim, a->type },
         .out = { a->out, a->seq, a->heads, a->head_dim, a->type },
@@ -278,6 +279,7 @@ int cpu_attention_backward(struct cpu_lane *lane, const void *args)
     const struct sherd_attention_backward *a = args;
     if (a->batch == 0 || a->seq == 0)
         return SHERD_OK;
+    SHERD_TRY(cpu_blas_join(lane));
     struct backward b = { .a = a,
         .qkv = { a->qkv, a->seq, a->heads + 2 * a->kv_heads, a->head_dim, a->type },
         .out = { a->out, a->seq, a->heads, a->head_dim, a->type },

@@ -39,12 +39,16 @@ static int open_cpu(struct sherd_device *dev, const struct sherd_device_desc *de
         return SHERD_ENOMEM;
     cpu->async = desc->async;
     int threads = desc->threads ? desc->threads : MIN(available_cores(), MAX_THREADS);
-    int st = cpu_pool_create(&cpu->pool, threads);
+    int st = cpu_blas_open(threads);
+    if (st == SHERD_OK) {
+        st = cpu_pool_create(&cpu->pool, threads);
+        if (st != SHERD_OK)
+            cpu_blas_leave(threads - 1);
+    }
     if (st != SHERD_OK) {
         mem_free(cpu);
         return st;
     }
-    cpu_blas_init();
     dev->impl = cpu;
     return SHERD_OK;
 }
@@ -52,6 +56,7 @@ static int open_cpu(struct sherd_device *dev, const struct sherd_device_desc *de
 static void close_cpu(struct sherd_device *dev)
 {
     struct cpu *cpu = dev->impl;
+    cpu_blas_leave(cpu_pool_threads(cpu->pool) - 1);
     cpu_pool_destroy(cpu->pool);
     mem_free(cpu);
 }

@@ -39,11 +39,16 @@ static inline int64_t cpu_task_rows(int64_t cols)
     return cols >= CPU_TASK_ELEMS ? 1 : CPU_TASK_ELEMS / cols;
 }
 
-/* Keeps the BLAS library from making threads of its own. */
-void cpu_blas_init(void);
+/* blas.c: the BLAS library is opened and has buffers for so many threads of a device, the caller's included,
+ * or fails: ENOMEM says what it takes. All but the caller's are given back with cpu_blas_leave(threads - 1).
+ */
+int cpu_blas_open(int threads);
+/* Before an operation multiplies: a buffer for the thread of this lane too; given back with the lane. */
+int cpu_blas_join(struct cpu_lane *lane);
+void cpu_blas_leave(int threads);
 
 /* c[m,n] = alpha op(a) op(b) + beta c in the calling thread, row-major with leading dimensions. beta 0 does
- * not read c. */
+ * not read c. The lane of the operation has joined. */
 void cpu_sgemm(int trans_a, int trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
     int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 

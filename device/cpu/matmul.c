@@ -4,8 +4,6 @@
  * Matrix products: c is cut into tiles by its sizes alone, each tile is the work of one thread and of
  * OpenBLAS with one thread. 16-bit operands are converted a panel at a time.
  */
-#include <cblas.h>
-
 #include "base/status.h"
 #include "device/cpu/cpu.h"
 #include "device/cpu/vec.h"
@@ -16,18 +14,6 @@
 #define PANEL_K 512     /* of the inner dimension, where operands are converted */
 #define WANTED_TILES 24 /* so that many threads have work of about the same size */
 #define SMALL_FLOPS 4e6 /* of a tile that is not worth cutting */
-
-void cpu_blas_init(void)
-{
-    openblas_set_num_threads(1);
-}
-
-void cpu_sgemm(int trans_a, int trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
-    int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc)
-{
-    cblas_sgemm(CblasRowMajor, trans_a ? CblasTrans : CblasNoTrans, trans_b ? CblasTrans : CblasNoTrans,
-        (blasint)m, (blasint)n, (blasint)k, alpha, a, (blasint)lda, b, (blasint)ldb, beta, c, (blasint)ldc);
-}
 
 struct tiling {
     const struct sherd_matmul *a;
@@ -146,6 +132,7 @@ int cpu_matmul(struct cpu_lane *lane, const void *args)
     const struct sherd_matmul *a = args;
     if (a->m == 0 || a->n == 0)
         return SHERD_OK;
+    SHERD_TRY(cpu_blas_join(lane));
     struct tiling t = cut(a);
     size_t panel = (size_t)(t.a_floats + t.b_floats + t.c_floats) * sizeof(float);
     return cpu_parallel(lane, tile_task, &t, cpu_tasks(a->m, t.m) * t.cols, panel);

@@ -11,12 +11,13 @@
 
 #include <assert.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "base/thread.h"
 
 #define PANEL_ALIGN 64
 #define SPINS 400 /* some 10 microseconds */
@@ -197,22 +198,16 @@ void cpu_lane_finish(struct cpu_lane *lane)
 
 /* ---- life ---- */
 
-/* Signals are for the threads of the program, not for these. */
 static int start_helpers(struct cpu_pool *pool)
 {
-    sigset_t all, before;
-    int error = 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    for (; pool->n_started < pool->n_helpers && !error; pool->n_started += !error) {
+    char what[64];
+    for (; pool->n_started < pool->n_helpers; pool->n_started++) {
         struct helper *helper = &pool->helpers[pool->n_started];
         helper->pool = pool;
-        error = pthread_create(&helper->thread, NULL, work, helper);
+        snprintf(what, sizeof(what), "cpu: thread %d of the %d of run.threads", pool->n_started + 2,
+            pool->n_helpers + 1);
+        SHERD_TRY(thread_start(&helper->thread, work, helper, what));
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error)
-        return SHERD_FAIL(SHERD_EDEVICE, "cpu: thread %d of %d cannot be started: %s; lower run.threads",
-            pool->n_started + 1, pool->n_helpers, strerror(error));
     return SHERD_OK;
 }
 

@@ -21,7 +21,8 @@ struct cpu_panel {
 /* Where a caller stands: one for each queue, used by one thread at a time. */
 struct cpu_lane {
     struct cpu_pool *pool;
-    int side; /* runs its tasks alone rather than wait when the pool is busy */
+    int side;       /* runs its tasks alone rather than wait when the pool is busy */
+    int multiplies; /* cpu_blas_join was called */
     struct cpu_panel panel;
 };
 

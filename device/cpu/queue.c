@@ -7,7 +7,6 @@
  * until the queue is synchronized; events are recorded all the same, so that nobody waits for ever.
  */
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -15,6 +14,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "base/thread.h"
 #include "device/cpu/cpu.h"
 
 #define RING_JOBS 256
@@ -198,21 +198,16 @@ static void push(struct cpu_queue *q, const struct work *work, const void *args,
 
 static int start(struct cpu_queue *q)
 {
-    sigset_t all, before;
     q->ring = mem_zalloc(RING_JOBS, sizeof(*q->ring));
     if (!q->ring)
         return SHERD_ENOMEM;
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_init(&q->more, NULL);
     pthread_cond_init(&q->less, NULL);
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    int error = pthread_create(&q->thread, NULL, serve, q);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!error)
-        return SHERD_OK;
-    mem_free(q->ring);
-    return SHERD_FAIL(SHERD_EDEVICE, "cpu: the thread of a queue cannot be started: %s", strerror(error));
+    int st = thread_start(&q->thread, serve, q, "cpu: the thread of a queue");
+    if (st != SHERD_OK)
+        mem_free(q->ring);
+    return st;
 }
 
 static void stop(struct cpu_queue *q)
@@ -255,6 +250,7 @@ void cpu_queue_destroy(struct sherd_queue *queue)
     if (q->ring)
         stop(q);
     cpu_lane_finish(&q->lane);
+    cpu_blas_leave(q->lane.multiplies);
     mem_free(q);
 }
 

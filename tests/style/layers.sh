@@ -10,7 +10,7 @@ set -eu
 foreign='yaml.h runtime/yaml.c
 jansson.h base/json.h tools/out.h
 xxhash.h base/sum.c
-cblas.h device/cpu/matmul.c bench/cpu_ops.c
+cblas.h device/cpu/blas_shim.c bench/cpu_ops.c
 cuda*.h device/cuda/* comm/nccl*
 cublas*.h device/cuda/* comm/nccl*
 cudnn*.h device/cuda/* comm/nccl*
