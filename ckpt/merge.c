@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "ckpt/companions.h"
 #include "ckpt/pour.h"
 #include "ckpt/swap.h"
 
@@ -35,6 +36,7 @@ struct merge {
     uint64_t total_bytes; /* of tensors */
     uint64_t file_bytes;  /* of safetensors files */
     char *temp;           /* where the files are made */
+    char *run;            /* the folder that the checkpoint lies in */
     int replaces;         /* the target holds a model */
 };
 
@@ -259,29 +261,18 @@ static int move(const struct merge *m, const char *name)
     return st;
 }
 
-/* What a model needs beside its weights to be talked to. */
-static const char *const companions[] = { "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
-    "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
-    "generation_config.json" };
-
+/* Of the folder that is named, or else of the run that the checkpoint is of. */
 static int take_companions(const struct merge *m)
 {
-    int n = 0, st = SHERD_OK;
-    for (size_t i = 0; m->desc->with && i < ARRAY_LEN(companions) && st == SHERD_OK; i++) {
-        char *from = ckpt_join(m->desc->with, companions[i]), *to = ckpt_join(m->temp, companions[i]);
-        if (!from || !to)
-            st = SHERD_ENOMEM;
-        else if (file_exists(from) && ++n)
-            st = swap_take_file(from, to, 1);
-        mem_free(from);
-        mem_free(to);
-    }
-    if (st == SHERD_OK && m->desc->with && n == 0)
-        return SHERD_FAIL(SHERD_ENOTFOUND,
-            "%s holds neither tokenizer nor generation_config.json: name the folder of the model that the "
-            "training started from",
-            m->desc->with);
-    return st;
+    int n = 0;
+    if (!m->desc->with)
+        return companions_copy(m->run, m->temp, &n);
+    SHERD_TRY(companions_copy(m->desc->with, m->temp, &n));
+    return n > 0 ? SHERD_OK
+                 : SHERD_FAIL(SHERD_ENOTFOUND,
+                       "%s holds neither tokenizer nor generation_config.json: name the folder of the model "
+                       "that the training started from",
+                       m->desc->with);
 }
 
 /* Into a folder that holds no model: all files but the index, which makes it one, and that last. */
@@ -327,12 +318,22 @@ static int write_all(struct merge *m)
     return put_in_place(m);
 }
 
+/* mem_free it. */
+static char *folder_around(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? mem_printf("%.*s", (int)MAX(slash - path, 1), path) : mem_strdup(".");
+}
+
 static int merge(struct merge *m)
 {
     char *from = NULL;
     SHERD_TRY(sherd_ckpt_find(&from, m->desc->from));
     int st = sherd_ckpt_open(&m->ckpt, from);
+    m->run = folder_around(from);
     mem_free(from);
+    if (!m->run)
+        return SHERD_ENOMEM;
     SHERD_TRY(st);
     SHERD_TRY(plan(m));
     SHERD_TRY(check_target(m));
@@ -362,5 +363,6 @@ int sherd_merge(const struct sherd_merge_desc *desc, struct sherd_merge_result *
     sherd_ckpt_close(m.ckpt);
     mem_free(m.tensors);
     mem_free(m.temp);
+    mem_free(m.run);
     return st;
 }

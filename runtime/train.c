@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "device/ops.h"
 #include "model/model.h"
+#include "runtime/carry.h"
 #include "runtime/config.h"
 #include "runtime/engine.h"
 #include "runtime/meter.h"
@@ -380,6 +381,8 @@ int sherd_train(const struct sherd_train_desc *desc)
         say_start(&r);
     SHERD_TRY_OUT(resume(&r));
     st = r.rank == 0 ? start_meter(&r) : SHERD_OK;
+    if (r.rank == 0 && st == SHERD_OK)
+        st = carry_files(&r.config);
     SHERD_TRY_OUT(comm_agree(r.engine->comm, st));
     if (r.rank == 0 && r.engine->step >= r.config.train.steps)
         log_info("the checkpoint is at step %lld, train.steps is %lld: nothing to do",

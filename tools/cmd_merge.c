@@ -39,7 +39,7 @@ int cmd_merge(int argc, char **argv)
         { "overwrite", ARG_FLAG, &desc.overwrite, NULL, "replace a model that OUT already holds, at once" },
         { "aliases", ARG_FLAG, &desc.aliases, NULL, "write tied tensors under both of their names" },
         { "with", ARG_TEXT, &desc.with, "DIR",
-            "copy tokenizer files and generation_config.json from DIR, as the folder\nthat model.from named" },
+            "copy tokenizer files and generation_config.json from DIR\n(default: those of the run)" },
         { "json", ARG_FLAG, &json, NULL, "print the result as JSON" },
     };
     const struct command command = { "merge", "DIR OUT", 2, 2,

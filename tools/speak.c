@@ -43,6 +43,14 @@ static int config_from_checkpoint(struct speak *s)
     return code;
 }
 
+/* The folder that the checkpoint lies in. */
+static int keep_run(struct speak *s)
+{
+    const char *slash = strrchr(s->weights, '/');
+    s->run = slash ? strndup(s->weights, slash > s->weights ? (size_t)(slash - s->weights) : 1) : strdup(".");
+    return s->run ? SHERD_OK : sherd_fail(SHERD_ENOMEM, "no memory for a path");
+}
+
 static int read_config(struct speak *s, const struct speak_desc *d)
 {
     int st = SHERD_OK;
@@ -57,6 +65,8 @@ static int read_config(struct speak *s, const struct speak_desc *d)
         return st == SHERD_OK ? EXIT_OK : out_fail(st);
     }
     st = sherd_ckpt_find(&s->weights, d->path);
+    if (st == SHERD_OK)
+        st = keep_run(s);
     if (st == SHERD_OK && d->config)
         st = sherd_config_load(&s->config, d->config, overrides, COUNT_OF(overrides), 0);
     if (st != SHERD_OK)
@@ -76,7 +86,8 @@ static int try_folder(struct speak *s, const char *folder, int *st)
     return 1;
 }
 
-/* Beside the weights, where the run began, where its data is; a vocabulary as small as that is of bytes. */
+/* In the folder of the model or run, where the run began, where its data is; a vocabulary as small as that is
+ * of bytes. */
 static int find_tokenizer(struct speak *s, const struct speak_desc *d)
 {
     const struct sherd_config *c = &s->config;
@@ -84,8 +95,8 @@ static int find_tokenizer(struct speak *s, const struct speak_desc *d)
     if (d->tokenizer)
         st = sherd_tokenizer_open(&s->tokenizer, d->tokenizer);
     try_folder(s, d->path, &st);
-    try_folder(s, s->weights, &st);
     if (!s->is_folder) {
+        try_folder(s, s->run, &st);
         try_folder(s, c->run.dir, &st);
         try_folder(s, c->model.from, &st);
         for (int i = 0; i < c->data.train.n; i++)
@@ -140,10 +151,9 @@ int speak_open(struct speak *s, const struct speak_desc *d)
     if (code != EXIT_OK)
         return code;
     add_end(s, sherd_tokenizer_end(s->tokenizer));
-    if (s->is_folder) {
-        read_ends(s, d->path, "config.json");
-        read_ends(s, d->path, "generation_config.json");
-    }
+    const char *folder = s->is_folder ? d->path : s->run;
+    read_ends(s, folder, "config.json");
+    read_ends(s, folder, "generation_config.json");
     return EXIT_OK;
 }
 
@@ -171,4 +181,5 @@ void speak_close(struct speak *s)
     sherd_tokenizer_close(s->tokenizer);
     sherd_config_free(&s->config);
     free(s->weights);
+    free(s->run);
 }

@@ -26,6 +26,7 @@ struct speak {
     struct sherd_tokenizer *tokenizer;
     char *weights;            /* what to load: a step folder, or a model folder */
     int is_folder;            /* the latter */
+    char *run;                /* not then: the folder that the step folder lies in */
     int32_t ends[SPEAK_ENDS]; /* tokens after which there is nothing to say */
     int n_ends;
     int64_t vocab; /* ids that have a text */

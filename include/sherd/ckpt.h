@@ -116,7 +116,7 @@ struct sherd_merge_desc {
     uint64_t shard_bytes;  /* largest file; 0 = 5 GB (decimal) */
     int overwrite;
     int aliases;      /* also write the second name of tied tensors */
-    const char *with; /* copy tokenizer files and generation_config.json from this folder; NULL = none */
+    const char *with; /* copy tokenizer files and generation_config.json from this folder; NULL = the run's */
 };
 struct sherd_merge_result {
     int files, tensors;

@@ -59,7 +59,19 @@ run 0 train tiny.yaml --set run.dir=second --set model.from=light-model
 run 1 train tiny.yaml --set run.dir=light --set model.from="$models/qwen3" --set train.steps=5 --resume
 has err "weights and no optimizer states"
 
-# Tokenizers are not sherd's, and come along when asked for.
+# What lies beside the weights goes along with the run; another folder may be named.
+cp -r "$models/qwen3" own && echo '{"b": 1}' >own/tokenizer.json && echo '{}' >own/chat_template.jinja
+run 0 train tiny.yaml --set run.dir=beside --set model.from=own
+run 0 merge beside beside-model
+for name in tokenizer.json chat_template.jinja; do
+    cmp -s own/$name beside-model/$name || complain "$name did not go along"
+done
+[ -e beside-model/generation_config.json ] && complain "a file from nowhere"
+mkdir made && cp tokens made/tokens.bin && echo '{"b": 2}' >made/tokenizer.json
+run 0 train tiny.yaml --set run.dir=foreign --set model.from=own --set data.train=[made]
+has err "the tokenizer in made is not that of model.from, own"
+cmp -s made/tokenizer.json foreign/tokenizer.json || complain "not the tokenizer of the data"
+[ -e foreign/chat_template.jinja ] && complain "a template of another tokenizer"
 cp -r "$models/qwen3" from && echo '{"a": 1}' >from/tokenizer.json && echo '{}' >from/generation_config.json
 run 0 merge learn with --with from
 cmp -s from/tokenizer.json with/tokenizer.json || complain "the tokenizer was not copied"

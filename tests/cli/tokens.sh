@@ -37,13 +37,33 @@ run 0 train tiny.yaml "${sets[@]}" --set run.dir=parts --set train.steps=8 --set
 run 0 diff whole parts
 run 0 generate whole --prompt "the unit" --tokens 6
 has out "the unit"
+mv out first
+
+# The tokenizer goes along: with the run, its checkpoints and its model, wherever they are and the data is not.
+cmp -s "$tokenizers/qwen.json" whole/tokenizer.json || complain "the run has not the tokenizer of its data"
 run 0 merge whole model
+cmp -s "$tokenizers/qwen.json" model/tokenizer.json || complain "the model has not the tokenizer of its run"
+mkdir -p away/data && cp -r whole model away && cd away || exit 1
+for from in whole whole/step-00000008 model; do
+    run 0 generate $from --prompt "the unit" --tokens 6
+    cmp -s out ../first || complain "$from: writes another text"
+done
+(cd whole && timeout 60 "$sherd" generate step-00000008 --prompt "the unit" --tokens 6) >out 2>err
+cmp -s out ../first || complain "within the run: another text"
+cd ..
+rm model/tokenizer.json
 run 2 generate model --prompt x
 has err "name one with --tokenizer"
-run 0 generate whole --prompt "the unit" --tokens 6
-mv out first
 run 0 generate model --prompt "the unit" --tokens 6 --tokenizer one1
-cmp -s out first || complain "the merged model writes another text"
+cmp -s out first || complain "with a tokenizer that is named: another text"
+cp -r one1 three && sed -i 's/ignore_merges/ignored_merges/' three/tokenizer.json
+run 2 train tiny.yaml "${sets[@]}" --set run.dir=whole --set data.train=[three,two]
+cmp -s "$tokenizers/qwen.json" whole/tokenizer.json || complain "a run that was refused has changed the folder"
+run 0 train tiny.yaml "${sets[@]}" --set run.dir=mixed --set data.train=[two,three/tokens-000001.bin] --set train.steps=1
+has err "two and three have tokenizers that differ"
+cmp -s two/tokenizer.json mixed/tokenizer.json || complain "not the first tokenizer"
+run 0 train tiny.yaml "${sets[@]}" --set run.dir=single --set data.train=[one1/tokens-000001.bin,two] --set train.steps=1
+cmp -s "$tokenizers/qwen.json" single/tokenizer.json || complain "no tokenizer beside a file that was named"
 
 # What does not fit.
 run 2 train tiny.yaml --set data.train=[one1] --set run.dir=x

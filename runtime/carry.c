@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Files that go along with a run: see runtime/carry.h.
+ */
+#include "runtime/carry.h"
+
+#include <string.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "ckpt/companions.h"
+#include "runtime/config.h"
+
+static int has_tokenizer(const char *folder)
+{
+    char *path = mem_printf("%s/" COMPANION_TOKENIZER, folder);
+    int has = path && file_exists(path);
+    mem_free(path);
+    return has;
+}
+
+/* The folder that a path of the data lies in, or is; mem_free it. */
+static char *folder_of(const char *path)
+{
+    const char *slash = file_is_dir(path) ? NULL : strrchr(path, '/');
+    return file_is_dir(path) ? mem_strdup(path)
+           : slash           ? mem_printf("%.*s", (int)MAX(slash - path, 1), path)
+                             : mem_strdup(".");
+}
+
+/* The first folder of the data with a tokenizer, NULL if there is none; mem_free it. */
+static int find_data(const struct sherd_config *c, char **out)
+{
+    *out = NULL;
+    for (int i = 0; i < c->data.train.n; i++) {
+        char *folder = folder_of(c->data.train.items[i]);
+        if (!folder)
+            return SHERD_ENOMEM;
+        if (!has_tokenizer(folder)) {
+            mem_free(folder);
+            continue;
+        }
+        if (*out && !companions_same_file(*out, folder, COMPANION_TOKENIZER))
+            log_warn("data.train: %s and %s have tokenizers that differ: are their tokens of one kind?", *out,
+                folder);
+        if (*out)
+            mem_free(folder);
+        else
+            *out = folder;
+    }
+    return SHERD_OK;
+}
+
+/* The tokenizer of the data is what the model learns; what lies beside a model belongs to its own. */
+int carry_files(const struct sherd_config *c)
+{
+    const char *from = config_has_from(c) ? c->model.from : NULL;
+    char *data;
+    int n, st = SHERD_OK;
+    SHERD_TRY(find_data(c, &data));
+    int differ =
+        data && from && has_tokenizer(from) && !companions_same_file(data, from, COMPANION_TOKENIZER);
+    if (differ)
+        log_warn("data.train: the tokenizer in %s is not that of model.from, %s: the model will not know "
+                 "what these tokens mean",
+            data, from);
+    if (from && !differ)
+        st = companions_copy(from, c->run.dir, &n);
+    if (st == SHERD_OK && data)
+        st = companions_copy_file(data, c->run.dir, COMPANION_TOKENIZER);
+    mem_free(data);
+    return st;
+}
