@@ -4,13 +4,13 @@
  * Text files to token files. Text is cut into pieces where cutting changes nothing; threads encode a bounded
  * number of pieces at a time and they are written in their order, so the number of threads shows nowhere.
  */
-#include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/lanes.h"
 #include "base/status.h"
 #include "data/format.h"
 #include "data/tokenizer.h"
@@ -18,7 +18,6 @@
 
 #define PIECE_BYTES ((size_t)1 << 20)
 #define PIECES_PER_THREAD 4
-#define THREADS_MOST 256
 #define SHARD_TOKENS ((int64_t)100000000)
 #define SHARD_MOST ((int64_t)INT32_MAX)
 #define OUT_BYTES ((size_t)1 << 20)
@@ -40,8 +39,7 @@ struct job {
     struct encoder *encoders; /* one for each thread */
     int threads;
     struct piece *pieces;
-    int n_pieces, next; /* next: taken by the threads, under lock */
-    pthread_mutex_t lock;
+    int n_pieces;
     /* reading */
     int path;            /* the next file */
     struct file_map map; /* of the file being cut */
@@ -202,40 +200,10 @@ static void encode_piece(const struct job *job, struct encoder *e, struct piece 
     e->work.n = e->work.cap = 0;
 }
 
-struct lane {
-    struct job *job;
-    struct encoder *encoder;
-    pthread_t thread;
-};
-
-static void *run_lane(void *arg)
+static void encode_task(void *ctx, int64_t i, int lane)
 {
-    struct lane *lane = arg;
-    struct job *job = lane->job;
-    for (;;) {
-        pthread_mutex_lock(&job->lock);
-        int i = job->next < job->n_pieces ? job->next++ : -1;
-        pthread_mutex_unlock(&job->lock);
-        if (i < 0)
-            return NULL;
-        encode_piece(job, lane->encoder, &job->pieces[i]);
-    }
-}
-
-/* Encodes all pieces at hand. Threads that cannot be started leave their share to the others. */
-static void encode_pieces(struct job *job)
-{
-    struct lane lanes[THREADS_MOST];
-    int started = 0, want = MIN(job->threads, job->n_pieces);
-    job->next = 0;
-    for (int i = 0; i < want; i++)
-        lanes[i] = (struct lane){ .job = job, .encoder = &job->encoders[i] };
-    while (started + 1 < want &&
-           pthread_create(&lanes[started + 1].thread, NULL, run_lane, &lanes[started + 1]) == 0)
-        started++;
-    run_lane(&lanes[0]);
-    for (int i = 1; i <= started; i++)
-        pthread_join(lanes[i].thread, NULL);
+    struct job *job = ctx;
+    encode_piece(job, &job->encoders[lane], &job->pieces[i]);
 }
 
 static int flush(struct job *job)
@@ -328,7 +296,7 @@ static int convert(struct job *job)
             job->n_pieces += st == SHERD_OK && found;
         }
         if (st == SHERD_OK)
-            encode_pieces(job);
+            lanes_run(job->threads, job->n_pieces, encode_task, job);
         else
             for (int i = 0; i < job->n_pieces; i++)
                 job->pieces[i].st = st;
@@ -411,8 +379,7 @@ static int check(const struct sherd_tokenize_desc *d)
 
 static int start(struct job *job)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    job->threads = MIN(job->desc->threads ? job->desc->threads : (int)MAX(cores, 1), THREADS_MOST);
+    job->threads = MIN(job->desc->threads ? job->desc->threads : lanes_cores(), LANES_MOST);
     job->shard = job->desc->shard ? job->desc->shard : SHARD_TOKENS;
     job->width = job->desc->tokenizer->bpe.vocab > 65536 ? 4 : 2;
     job->encoders = mem_zalloc((size_t)job->threads, sizeof(*job->encoders));
@@ -439,7 +406,6 @@ static void finish(struct job *job)
     mem_free(job->out);
     mem_free(job->part);
     json_decref(job->files);
-    pthread_mutex_destroy(&job->lock);
 }
 
 /* What a failed run leaves is taken away, in a folder that was empty before. */
@@ -470,7 +436,6 @@ int sherd_tokenize(const struct sherd_tokenize_desc *desc, struct sherd_tokenize
     *out = (struct sherd_tokenize_result){ 0 };
     SHERD_TRY(check(desc));
     SHERD_TRY(make_folder(desc->to, &made));
-    pthread_mutex_init(&job.lock, NULL);
     st = start(&job);
     if (st == SHERD_OK)
         st = convert(&job);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/lanes.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
@@ -128,11 +129,15 @@ int sherd_device_open(struct sherd_device **out, const struct sherd_device_desc 
     int st = SHERD_OK;
     if (strlen(full.name) >= sizeof(dev->name))
         return unknown(full.name);
+    if (full.threads < 0)
+        return SHERD_FAIL(SHERD_EINVAL, "device %s: %d threads, use 1 or more, or 0 for one per core",
+            full.name, full.threads);
     SHERD_TRY(find_kind(&ops, full.name));
     dev = mem_zalloc(1, sizeof(*dev));
     if (!dev)
         return SHERD_ENOMEM;
     dev->ops = ops;
+    dev->threads = full.threads ? full.threads : lanes_cores();
     snprintf(dev->name, sizeof(dev->name), "%s", full.name);
     dev->blocks = mem_zalloc(1, sizeof(*dev->blocks));
     if (!dev->blocks) {

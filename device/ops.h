@@ -90,6 +90,7 @@ struct sherd_device {
     char name[32];
     char model[64];               /* of the hardware, "NVIDIA H200"; "" when that says nothing */
     void *impl;                   /* the kind's own */
+    int threads;                  /* of the host that are there for this device, at least 1 */
     struct device_probe *probe;   /* NULL: nobody looks, which costs nothing; borrowed */
     struct device_blocks *blocks; /* sizes of the allocations held, for the counters; device.c's own */
     /* counters, atomic */

@@ -7,16 +7,19 @@
 #include <string.h>
 
 #include "base/half.h"
+#include "base/lanes.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/format.h"
+#include "device/ops.h"
 #include "model/init.h"
 #include "model/model.h"
 #include "runtime/engine.h"
 #include "runtime/replica.h"
 
-#define STAGING_ELEMS (1 << 20)
+#define STAGING_ELEMS (1 << 22)
+#define DRAW_ELEMS (1 << 16) /* of one thread at a time */
 
 /* Every rank's slice of a whole buffer to all. */
 static int gather_own(struct sherd_engine *e, void *whole, int64_t own, int64_t slice, enum sherd_dtype type)
@@ -118,6 +121,22 @@ static int put_floats(
     return sherd_queue_sync(e->compute);
 }
 
+/* n elements of a parameter from `first` on, being drawn into host. */
+struct draw {
+    const struct sherd_param *param;
+    int64_t first, n;
+    uint64_t seed;
+    float *host;
+};
+
+static void draw_piece(void *ctx, int64_t task, int lane)
+{
+    const struct draw *d = ctx;
+    int64_t at = task * DRAW_ELEMS;
+    (void)lane;
+    model_init_slice(d->host + at, d->param, d->first + at, MIN(DRAW_ELEMS, d->n - at), d->seed);
+}
+
 /* Draws the part of one parameter that lies in a view. */
 static int draw_param(struct sherd_engine *e, const struct shard_view *view, int param, float *host)
 {
@@ -127,7 +146,8 @@ static int draw_param(struct sherd_engine *e, const struct shard_view *view, int
     int64_t from = MAX(view->first, offset), to = MIN(view->first + view->elems, offset + elems);
     for (; from < to; from += STAGING_ELEMS) {
         int64_t n = MIN(STAGING_ELEMS, to - from);
-        model_init_slice(host, p, from - offset, n, (uint64_t)e->config.run.seed);
+        struct draw d = { p, from - offset, n, (uint64_t)e->config.run.seed, host };
+        lanes_run(e->dev->threads, (n + DRAW_ELEMS - 1) / DRAW_ELEMS, draw_piece, &d);
         SHERD_TRY(put_floats(e, view, from - view->first, host, n));
     }
     return SHERD_OK;

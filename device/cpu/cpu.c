@@ -5,12 +5,12 @@
  */
 #include "device/cpu/cpu.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/lanes.h"
 #include "base/mem.h"
 #include "base/status.h"
 
@@ -18,27 +18,18 @@
 #define ALIGN_BYTES 256
 #define HUGE_BYTES ((size_t)2 << 20) /* a large page of x86-64 and most others */
 
-static int available_cores(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof(set), &set) == 0)
-        return CPU_COUNT(&set);
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n > 0 ? (int)n : 1;
-}
-
 static int open_cpu(struct sherd_device *dev, const struct sherd_device_desc *desc)
 {
     if (strcmp(dev->name, "cpu") != 0)
         return SHERD_FAIL(SHERD_EINVAL, "device '%s': there is only one cpu, call it cpu", dev->name);
-    if (desc->threads < 0 || desc->threads > MAX_THREADS)
+    if (desc->threads > MAX_THREADS)
         return SHERD_FAIL(SHERD_EINVAL, "device cpu: %d threads, use 1 to %d, or 0 for one per core",
             desc->threads, MAX_THREADS);
     struct cpu *cpu = mem_zalloc(1, sizeof(*cpu));
     if (!cpu)
         return SHERD_ENOMEM;
     cpu->async = desc->async;
-    int threads = desc->threads ? desc->threads : MIN(available_cores(), MAX_THREADS);
+    int threads = MIN(dev->threads, MAX_THREADS);
     int st = cpu_blas_open(threads);
     if (st == SHERD_OK) {
         st = cpu_pool_create(&cpu->pool, threads);
@@ -88,8 +79,7 @@ static int describe(struct sherd_device *dev, char *buf, size_t bytes)
 {
     const struct cpu *cpu = dev->impl;
     int threads = cpu_pool_threads(cpu->pool);
-    snprintf(
-        buf, bytes, "%d thread%s, %d cores to run on", threads, threads == 1 ? "" : "s", available_cores());
+    snprintf(buf, bytes, "%d thread%s, %d cores to run on", threads, threads == 1 ? "" : "s", lanes_cores());
     return SHERD_OK;
 }
 

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Every lane takes the next task until none is left.
+ */
+#include "base/lanes.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+struct job {
+    lanes_fn fn;
+    void *ctx;
+    int64_t n;
+    _Atomic int64_t next;
+};
+
+struct lane {
+    struct job *job;
+    int index;
+    pthread_t thread;
+};
+
+int lanes_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set) == 0)
+        return CPU_COUNT(&set);
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (int)n : 1;
+}
+
+static void *work(void *arg)
+{
+    struct lane *lane = arg;
+    struct job *job = lane->job;
+    for (;;) {
+        int64_t task = atomic_fetch_add(&job->next, 1);
+        if (task >= job->n)
+            return NULL;
+        job->fn(job->ctx, task, lane->index);
+    }
+}
+
+/* Signals are the caller's to take. */
+void lanes_run(int lanes, int64_t n, lanes_fn fn, void *ctx)
+{
+    struct job job = { .fn = fn, .ctx = ctx, .n = n };
+    struct lane all[LANES_MOST];
+    sigset_t none, before;
+    int want = lanes < LANES_MOST ? lanes : LANES_MOST, started = 1;
+    sigfillset(&none);
+    pthread_sigmask(SIG_SETMASK, &none, &before);
+    for (; started < want && started < n; started++) {
+        all[started] = (struct lane){ .job = &job, .index = started };
+        if (pthread_create(&all[started].thread, NULL, work, &all[started]) != 0)
+            break;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    all[0] = (struct lane){ .job = &job };
+    (void)work(&all[0]);
+    for (int i = 1; i < started; i++)
+        pthread_join(all[i].thread, NULL);
+}
