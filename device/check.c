@@ -25,6 +25,12 @@ static int size(const char *op, const char *field, int64_t value, int64_t min, i
         (long long)value, (long long)min, (long long)max);
 }
 
+/* Rows of `row` elements each. */
+static int pitch(const char *op, const char *field, int64_t value, int64_t row)
+{
+    return value == 0 ? SHERD_OK : size(op, field, value, row, MAX_DIM);
+}
+
 static int type_of(const char *op, const char *field, enum sherd_dtype type)
 {
     if (type == SHERD_F32 || type == SHERD_BF16 || type == SHERD_F16)
@@ -130,6 +136,8 @@ static int check_matmul(const void *args)
     SHERD_TRY(need("matmul", "c", a->c));
     SHERD_TRY(need("matmul", "a", a->a));
     SHERD_TRY(need("matmul", "b", a->b));
+    SHERD_TRY(pitch("matmul", "a_pitch", a->a_pitch, a->trans_a ? a->m : a->k));
+    SHERD_TRY(pitch("matmul", "c_pitch", a->c_pitch, a->n));
     if (a->c == a->a || a->c == a->b || a->c == a->bias)
         return SHERD_FAIL(SHERD_EINVAL, "matmul: c is also an input; only add may be c");
     return SHERD_OK;
@@ -352,6 +360,7 @@ static int check_loss(const void *args)
     const struct sherd_loss *a = args;
     SHERD_TRY(matrix("loss", "rows", a->rows, "vocab", a->vocab));
     SHERD_TRY(size("loss", "vocab", a->vocab, 1, MAX_DIM));
+    SHERD_TRY(pitch("loss", "pitch", a->pitch, a->vocab));
     SHERD_TRY(type_of("loss", "type", a->type));
     SHERD_TRY(need("loss", "sum", a->sum));
     if (a->rows == 0)

@@ -10,9 +10,9 @@
 
 #include <stddef.h>
 
-#define CHOICE_KEY_BYTES 28
+#define CHOICE_KEY_BYTES 36
 #define CHOICE_VALUE_BYTES 64
-#define CHOICES_HEADER "sherd choices 1\n"
+#define CHOICES_HEADER "sherd choices 2\n"
 
 struct choice {
     unsigned char key[CHOICE_KEY_BYTES];

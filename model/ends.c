@@ -87,12 +87,13 @@ const struct sherd_layer_ops model_embed = {
 #define LEAST_BYTES (INT64_C(64) << 20)
 #define MOST_BYTES (INT64_C(512) << 20)
 #define MIN_ROWS 16
+#define ROW_ELEMS 64 /* rows of logits begin at multiples of it: matrix products want their rows aligned */
 
 struct head_work {
     void *normed, *dnormed; /* [N,C] */
     float *mean, *rstd;     /* [N] */
     void *op;               /* of one operation at a time */
-    void *logits;           /* [piece,V] */
+    void *logits;           /* [piece,V], rows head_pitch() apart */
     int64_t piece;          /* rows of a piece; the last may have fewer */
 };
 
@@ -101,9 +102,9 @@ static struct norm final_norm(const struct transformer *t)
     return (struct norm){ t->final_w, t->final_b, t->width, t->norm_eps, t->norm };
 }
 
-static struct linear head_linear(const struct transformer *t)
+static int64_t head_pitch(const struct transformer *t)
 {
-    return (struct linear){ t->head_w, -1, t->width, t->vocab, 1 };
+    return round_up(t->vocab, ROW_ELEMS);
 }
 
 /* Rows of a piece, nearly equal pieces, with `room` bytes for logits. Where the batch, the model and the
@@ -130,9 +131,9 @@ static size_t place_work(
     work->mean = cut_elems(&c, rows, SHERD_F32);
     work->rstd = cut_elems(&c, rows, SHERD_F32);
     work->op = cut(&c, MAX(loss, norm_scratch(&norm, rows, plan->type)));
-    work->piece = piece_rows(rows, t->vocab * (int64_t)sherd_dtype_bytes(plan->type),
+    work->piece = piece_rows(rows, head_pitch(t) * (int64_t)sherd_dtype_bytes(plan->type),
         (int64_t)block_scratch(t, plan) - (int64_t)c.used);
-    work->logits = cut_elems(&c, work->piece * t->vocab, plan->type);
+    work->logits = cut_elems(&c, work->piece * head_pitch(t), plan->type);
     return c.used;
 }
 
@@ -157,11 +158,12 @@ static int head_piece(
     const struct sherd_run *piece, const struct head_work *work, int64_t first, char *normed, char *dnormed)
 {
     const struct transformer *t = piece->arg;
-    struct linear linear = head_linear(t);
     int64_t rows = run_rows(piece);
-    int train = piece->mode == SHERD_TRAIN;
+    int train = piece->mode == SHERD_TRAIN, wanted = !train && piece->logits; /* which are handed out close */
+    int64_t pitch = wanted ? t->vocab : head_pitch(t);
+    struct linear linear = { t->head_w, -1, t->width, t->vocab, 1, pitch };
     SHERD_TRY(linear_forward(piece, &linear, work->logits, normed, NULL));
-    if (!train && piece->logits)
+    if (wanted)
         SHERD_TRY(sherd_cast(piece->queue, &(struct sherd_cast){ .y = piece->logits + first * t->vocab,
                                                .x = work->logits,
                                                .n = rows * t->vocab,
@@ -174,6 +176,7 @@ static int head_piece(
                                                .targets = piece->targets + first,
                                                .rows = rows,
                                                .vocab = t->vocab,
+                                               .pitch = pitch,
                                                .backward = train,
                                                .type = piece->type,
                                                .scratch = work->op }));

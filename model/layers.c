@@ -5,6 +5,7 @@
  */
 #include "model/layers.h"
 
+#include <assert.h>
 #include <math.h>
 
 #include "device/ops.h"
@@ -72,6 +73,7 @@ int linear_forward(
                                         .m = run_rows(run),
                                         .n = l->out,
                                         .k = l->in,
+                                        .c_pitch = l->pitch,
                                         .trans_b = l->out_first,
                                         .type = run->type,
                                         .c_type = run->type,
@@ -90,6 +92,7 @@ static int weight_backward(
                                         .m = l->out_first ? l->out : l->in,
                                         .n = l->out_first ? l->in : l->out,
                                         .k = run_rows(run),
+                                        .a_pitch = l->pitch,
                                         .trans_a = 1,
                                         .type = run->type,
                                         .c_type = run->grad_type,
@@ -100,6 +103,7 @@ int linear_backward_weight(
     const struct sherd_run *run, const struct linear *l, const void *dy, const void *x, void *scratch)
 {
     void *dw = gradient(run, l->w), *db = gradient(run, l->bias);
+    assert(l->pitch == 0 || (l->out_first && l->bias < 0));
     if (dw)
         SHERD_TRY(weight_backward(run, l, dw, dy, x));
     SHERD_TRY(settle_fresh(run, l->bias, l->out));
@@ -125,6 +129,7 @@ int linear_backward_input(const struct sherd_run *run, const struct linear *l, v
                                         .m = run_rows(run),
                                         .n = l->in,
                                         .k = l->out,
+                                        .a_pitch = l->pitch,
                                         .trans_b = !l->out_first,
                                         .type = run->type,
                                         .c_type = run->type,

@@ -19,6 +19,7 @@ struct linear {
     int w, bias; /* bias -1 = none */
     int64_t in, out;
     int out_first;
+    int64_t pitch; /* elements from a row of y and dy to the next; 0: out. For out_first and no bias only */
 };
 
 struct norm {

@@ -17,6 +17,7 @@
 
 struct tiling {
     const struct sherd_matmul *a;
+    int64_t lda, ldc;
     int64_t m, n; /* of a tile */
     int64_t cols; /* tiles beside each other */
     int64_t k;    /* of a panel: all of it where nothing is converted */
@@ -40,7 +41,13 @@ static struct tiling cut(const struct sherd_matmul *a)
             break;
         *longer /= 2;
     }
-    struct tiling t = { .a = a, .m = even(a->m, m), .n = even(a->n, n) };
+    struct tiling t = { .a = a,
+        .lda = a->a_pitch   ? a->a_pitch
+               : a->trans_a ? a->m
+                            : a->k,
+        .ldc = a->c_pitch ? a->c_pitch : a->n,
+        .m = even(a->m, m),
+        .n = even(a->n, n) };
     int converts = a->type != SHERD_F32;
     t.cols = cpu_tasks(a->n, t.n);
     t.k = converts ? MIN(PANEL_K, a->k) : a->k;
@@ -69,8 +76,9 @@ VEC_CLONES static struct operand operand(const void *p, int64_t row, int64_t col
 
 /* What the product is added to: c = bias + add. Returns the beta of the product: 0 if there is neither. */
 VEC_CLONES static float begin(
-    const struct sherd_matmul *a, int64_t row, int64_t col, int64_t m, int64_t n, float *c, int64_t ldc)
+    const struct tiling *t, int64_t row, int64_t col, int64_t m, int64_t n, float *c, int64_t ldc)
 {
+    const struct sherd_matmul *a = t->a;
     float from[VEC_BLOCK];
     if (!a->add && !a->bias)
         return 0.0f;
@@ -79,7 +87,7 @@ VEC_CLONES static float begin(
             int64_t len = MIN(VEC_BLOCK, n - at);
             float *to = c + i * ldc + at;
             if (a->add) {
-                const float *add = vec_load(a->add, (row + i) * a->n + col + at, len, a->c_type, from);
+                const float *add = vec_load(a->add, (row + i) * t->ldc + col + at, len, a->c_type, from);
                 if (to != add)
                     memcpy(to, add, (size_t)len * sizeof(*to));
             }
@@ -98,10 +106,11 @@ VEC_CLONES static float begin(
 }
 
 VEC_CLONES static void end(
-    const struct sherd_matmul *a, int64_t row, int64_t col, int64_t m, int64_t n, const float *c, int64_t ldc)
+    const struct tiling *t, int64_t row, int64_t col, int64_t m, int64_t n, const float *c, int64_t ldc)
 {
+    const struct sherd_matmul *a = t->a;
     for (int64_t i = 0; a->c_type != SHERD_F32 && i < m; i++)
-        vec_store(a->c, (row + i) * a->n + col, n, a->c_type, c + i * ldc);
+        vec_store(a->c, (row + i) * t->ldc + col, n, a->c_type, c + i * ldc);
 }
 
 static void tile_task(const void *ctx, int64_t task, void *panel)
@@ -112,19 +121,19 @@ static void tile_task(const void *ctx, int64_t task, void *panel)
     int64_t m = MIN(t->m, a->m - row), n = MIN(t->n, a->n - col);
     float *a_panel = panel, *b_panel = a_panel + t->a_floats, *c_panel = b_panel + t->b_floats;
     int direct = a->c_type == SHERD_F32;
-    float *c = direct ? (float *)a->c + row * a->n + col : c_panel;
-    int64_t ldc = direct ? a->n : n;
-    float beta = begin(a, row, col, m, n, c, ldc);
+    float *c = direct ? (float *)a->c + row * t->ldc + col : c_panel;
+    int64_t ldc = direct ? t->ldc : n;
+    float beta = begin(t, row, col, m, n, c, ldc);
     for (int64_t at = 0; at < a->k; at += t->k) {
         int64_t k = MIN(t->k, a->k - at);
-        struct operand x = a->trans_a ? operand(a->a, at, row, k, m, a->m, a->type, a_panel)
-                                      : operand(a->a, row, at, m, k, a->k, a->type, a_panel);
+        struct operand x = a->trans_a ? operand(a->a, at, row, k, m, t->lda, a->type, a_panel)
+                                      : operand(a->a, row, at, m, k, t->lda, a->type, a_panel);
         struct operand y = a->trans_b ? operand(a->b, col, at, n, k, a->k, a->type, b_panel)
                                       : operand(a->b, at, col, k, n, a->n, a->type, b_panel);
         cpu_sgemm(a->trans_a, a->trans_b, m, n, k, 1.0f, x.data, x.ld, y.data, y.ld, beta, c, ldc);
         beta = 1.0f;
     }
-    end(a, row, col, m, n, c, ldc);
+    end(t, row, col, m, n, c, ldc);
 }
 
 int cpu_matmul(struct cpu_lane *lane, const void *args)

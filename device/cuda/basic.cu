@@ -214,12 +214,13 @@ template <typename T, typename Y> __global__ void matmul_plain_kernel(struct she
     int64_t tiles_n = (a.n + TILE - 1) / TILE;
     int64_t row = blockIdx.x / tiles_n * TILE + threadIdx.y;
     int64_t col = blockIdx.x % tiles_n * TILE + threadIdx.x;
+    int64_t lda = a.a_pitch ? a.a_pitch : a.trans_a ? a.m : a.k, ldc = a.c_pitch ? a.c_pitch : a.n;
     const T *pa = (const T *)a.a, *pb = (const T *)a.b;
     float sum = 0;
     for (int64_t k0 = 0; k0 < a.k; k0 += TILE) {
         int64_t ka = k0 + threadIdx.x, kb = k0 + threadIdx.y;
         sa[threadIdx.y][threadIdx.x] =
-            row < a.m && ka < a.k ? to_float(pa[a.trans_a ? ka * a.m + row : row * a.k + ka]) : 0.0f;
+            row < a.m && ka < a.k ? to_float(pa[a.trans_a ? ka * lda + row : row * lda + ka]) : 0.0f;
         sb[threadIdx.y][threadIdx.x] =
             col < a.n && kb < a.k ? to_float(pb[a.trans_b ? col * a.k + kb : kb * a.n + col]) : 0.0f;
         __syncthreads();
@@ -233,8 +234,8 @@ template <typename T, typename Y> __global__ void matmul_plain_kernel(struct she
     if (a.bias)
         sum += to_float(((const T *)a.bias)[col]);
     if (a.add)
-        sum += to_float(((const Y *)a.add)[row * a.n + col]);
-    from_float(&((Y *)a.c)[row * a.n + col], sum);
+        sum += to_float(((const Y *)a.add)[row * ldc + col]);
+    from_float(&((Y *)a.c)[row * ldc + col], sum);
 }
 
 extern "C" int cuda_matmul_plain(cudaStream_t stream, const struct sherd_matmul *a)
@@ -247,18 +248,19 @@ extern "C" int cuda_matmul_plain(cudaStream_t stream, const struct sherd_matmul 
 }
 
 template <typename T, typename Y>
-__global__ void add_bias_kernel(Y *c, const T *bias, int64_t rows, int64_t cols)
+__global__ void add_bias_kernel(Y *c, const T *bias, int64_t rows, int64_t cols, int64_t pitch)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < rows * cols)
-        from_float(&c[i], to_float(c[i]) + to_float(bias[i % cols]));
+        from_float(&c[i / cols * pitch + i % cols],
+            to_float(c[i / cols * pitch + i % cols]) + to_float(bias[i % cols]));
 }
 
 extern "C" int cuda_add_bias(cudaStream_t stream, const struct sherd_matmul *a)
 {
     WITH_TYPE("matmul", a->type, T, WITH_TYPE("matmul", a->c_type, Y, {
         add_bias_kernel<T, Y><<<blocks_for(a->m * a->n, THREADS), THREADS, 0, stream>>>(
-            (Y *)a->c, (const T *)a->bias, a->m, a->n);
+            (Y *)a->c, (const T *)a->bias, a->m, a->n, a->c_pitch ? a->c_pitch : a->n);
     }))
     return CUDA_LAUNCHED("matmul");
 }

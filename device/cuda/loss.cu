@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(LOSS_THREADS)
     loss_kernel(const __grid_constant__ struct sherd_loss a, unsigned long long *fault)
 {
     int64_t row = blockIdx.x, n = a.vocab, target = a.targets[row];
-    T *x = (T *)a.logits + row * n;
+    T *x = (T *)a.logits + row * (a.pitch ? a.pitch : n);
     double *losses = (double *)a.scratch;
     if (target < 0 || target >= n) {
         if (threadIdx.x == 0) {

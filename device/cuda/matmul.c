@@ -21,11 +21,12 @@
 
 #define PLANS 1024 /* slots, a power of two; a model has some tens of shapes */
 #define PROBES 8   /* slots looked at before one is taken over */
-#define TRIED 16   /* answers of the library that are timed */
+#define TRIED 8    /* answers of the library that are timed */
 
 /* All that an algorithm depends on. No padding: compared and hashed as bytes. */
 struct plan_key {
     int32_t m, n, k;
+    int32_t lda, ldc;
     uint8_t trans_a, trans_b, type, c_type;
     uint8_t bias, beta, in_place, workspace; /* each 0 or 1 */
     uint8_t align_a, align_b, align_c, align_d;
@@ -131,6 +132,10 @@ static struct plan_key key_of(const struct sherd_matmul *a, int workspace)
     return (struct plan_key){ .m = (int32_t)a->m,
         .n = (int32_t)a->n,
         .k = (int32_t)a->k,
+        .lda = (int32_t)(a->a_pitch   ? a->a_pitch
+                         : a->trans_a ? a->m
+                                      : a->k),
+        .ldc = (int32_t)(a->c_pitch ? a->c_pitch : a->n),
         .trans_a = a->trans_a != 0,
         .trans_b = a->trans_b != 0,
         .type = (uint8_t)a->type,
@@ -170,9 +175,9 @@ static int describe(struct plan *p)
         cublasLtMatmulDescSetAttribute(&p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)));
     LT_TRY(cublasLtMatrixLayoutInit(&p->b, lt_type(key->type), key->trans_b ? k : n, key->trans_b ? n : k,
         (int64_t)(key->trans_b ? k : n)));
-    LT_TRY(cublasLtMatrixLayoutInit(&p->a, lt_type(key->type), key->trans_a ? m : k, key->trans_a ? k : m,
-        (int64_t)(key->trans_a ? m : k)));
-    LT_TRY(cublasLtMatrixLayoutInit(&p->c, lt_type(key->c_type), n, m, (int64_t)n));
+    LT_TRY(cublasLtMatrixLayoutInit(
+        &p->a, lt_type(key->type), key->trans_a ? m : k, key->trans_a ? k : m, key->lda));
+    LT_TRY(cublasLtMatrixLayoutInit(&p->c, lt_type(key->c_type), n, m, key->ldc));
     return SHERD_OK;
 }
 
@@ -241,20 +246,20 @@ static int time_algo(const struct trial *t, const cublasLtMatmulAlgo_t *algo, in
     return SHERD_OK;
 }
 
-/* Runs that take about this many milliseconds of work under load, in which a GPU at its power limit shows its
- * sustained clock: short bursts favour kernels that are not the fastest over a whole step. */
-#define CAREFUL_MS 12.0f
-#define CAREFUL_ROUNDS 3
-#define FINALISTS 4
+/* Runs that take about this many milliseconds, in turns: bursts of one favour kernels that are not the
+ * fastest where they follow each other. Few, since a first step waits for all of a model's products. */
+#define CAREFUL_MS 4.0f
+#define CAREFUL_ROUNDS 2
+#define FINALISTS 3
 #define WORTH 0.98f /* of the time of the library's own choice: less is noise */
 
-/* All answers roughly; the library's own and the three best then take turns under load. */
+/* All answers roughly; the library's own and the two best others then take turns. */
 static int fastest(const struct trial *t, const cublasLtMatmulHeuristicResult_t *results, int n, int *best)
 {
-    float ms[TRIED], careful[FINALISTS] = { INFINITY, INFINITY, INFINITY, INFINITY };
+    float ms[TRIED], careful[FINALISTS] = { INFINITY, INFINITY, INFINITY };
     int final[FINALISTS] = { 0 }, n_final = 1;
     for (int i = 0; i < n; i++)
-        SHERD_TRY(time_algo(t, &results[i].algo, 3, &ms[i]));
+        SHERD_TRY(time_algo(t, &results[i].algo, 2, &ms[i]));
     const float first = ms[0];
     for (ms[0] = INFINITY; n_final < MIN(n, FINALISTS); n_final++) {
         int at = 1;
@@ -263,7 +268,7 @@ static int fastest(const struct trial *t, const cublasLtMatmulHeuristicResult_t 
         final[n_final] = at;
         ms[at] = INFINITY;
     }
-    int runs = isfinite(first) ? (int)fminf(fmaxf(CAREFUL_MS / first, 4), 200) : 4;
+    int runs = isfinite(first) ? (int)fminf(fmaxf(CAREFUL_MS / first, 2), 50) : 2;
     for (int round = 0; round < CAREFUL_ROUNDS; round++) {
         for (int k = 0; k < n_final; k++) {
             float again;
@@ -286,7 +291,7 @@ static int tune(struct sherd_queue *queue, struct plan *p, const struct sherd_ma
     const cublasLtMatmulHeuristicResult_t *results, int n, int *best)
 {
     struct trial t = { cuda_device(queue->dev)->plans, p, cuda_queue(queue), a, NULL, NULL, NULL };
-    size_t bytes = (size_t)(a->m * a->n) * sherd_dtype_bytes(a->c_type);
+    size_t bytes = (size_t)(a->m * p->key.ldc) * sherd_dtype_bytes(a->c_type);
     int st = SHERD_OK;
     SHERD_TRY(cuda_wait_stream(cuda_device(queue->dev), t.cq->stream));
     if (cudaMalloc(&t.out, bytes) != cudaSuccess) {

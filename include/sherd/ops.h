@@ -7,14 +7,14 @@
  *     sherd_matmul(queue, &(struct sherd_matmul){ .c = y, .a = x, .b = w, .m = rows, .n = out, .k = in, ...
  * });
  *
- * All matrices are row-major and dense. Pointers are device memory. Sizes are counts of elements.
- * `type` is the type of activations and weights (F32, BF16 or F16); arithmetic is in float32, storage is
- * rounded to nearest even. `grad_type` is the type of weight gradients (the same three), which are always
- * ADDED to. Outputs may not overlap inputs unless it is said. Every call returns a status: EINVAL for
- * arguments that cannot be right, UNSUPPORTED for a type this device lacks; failures of the work itself
- * surface when the queue is synchronized. Results are deterministic (the same inputs give the same bits,
- * whatever the number of threads) but where `any_order` allows sums to be taken in any order, for speed; the
- * CPU never does.
+ * All matrices are row-major, and dense but where an operation has a pitch. Pointers are device memory. Sizes
+ * are counts of elements. `type` is the type of activations and weights (F32, BF16 or F16); arithmetic is in
+ * float32, storage is rounded to nearest even. `grad_type` is the type of weight gradients (the same three),
+ * which are always ADDED to. Outputs may not overlap inputs unless it is said. Every call returns a status:
+ * EINVAL for arguments that cannot be right, UNSUPPORTED for a type this device lacks; failures of the work
+ * itself surface when the queue is synchronized. Results are deterministic (the same inputs give the same
+ * bits, whatever the number of threads) but where `any_order` allows sums to be taken in any order, for
+ * speed; the CPU never does.
  *
  * Letters: B batch, T sequence, C width, H heads, K kv heads, D head size, F mlp width, V vocabulary.
  */
@@ -96,11 +96,13 @@ struct sherd_accumulate {
 
 /* c[m,n] = op(a)[m,k] op(b)[k,n] + bias[n] + add[m,n].
  * trans_a: a is stored [k,m]; trans_b: b is stored [n,k]. bias and add may be NULL. add may be c itself
- * (accumulation) and has type c_type; a, b and bias have `type`. */
+ * (accumulation) and has type c_type; a, b and bias have `type`. a_pitch, c_pitch: elements from a row of a
+ * (as stored), or of c and add, to the next; 0: they lie close. */
 struct sherd_matmul {
     void *c;
     const void *a, *b, *bias, *add;
     int64_t m, n, k;
+    int64_t a_pitch, c_pitch;
     int trans_a, trans_b;
     enum sherd_dtype type, c_type;
 };
@@ -241,14 +243,15 @@ struct sherd_embed_backward {
 /* Softmax cross entropy over logits[rows,V], targets[rows]; a negative target is ignored (counts nothing,
  * gradient 0). *sum += the losses of the valid rows, in row order, in double. If backward, logits are
  * overwritten by (softmax - onehot) / *count: the weight of the whole step, and the loss scale with it, is
- * applied here and nowhere else, so that all later reductions are plain sums. */
+ * applied here and nowhere else, so that all later reductions are plain sums. pitch: elements from a row of
+ * logits to the next; 0: V. */
 struct sherd_loss {
     void *logits;
     double *sum;
     const double *count; /* valid targets of the whole step over all ranks and micro-batches; with a loss
                             scale divided by it, which makes the gradient so many times larger */
     const int32_t *targets;
-    int64_t rows, vocab;
+    int64_t rows, vocab, pitch;
     int backward;
     enum sherd_dtype type;
     void *scratch; /* sherd_loss_scratch() bytes */

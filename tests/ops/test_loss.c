@@ -108,6 +108,51 @@ static void losses_and_gradients(void **state)
                                   v / (3 * OP_TYPES), op_types[v % OP_TYPES] });
 }
 
+/* The same rows close to each other and apart. */
+static void pitch_case(struct op_test *t, const void *arg)
+{
+    enum sherd_dtype type = *(const enum sherd_dtype *)arg;
+    enum { ROWS = 7, VOCAB = 101, PITCH = 128 };
+    double apart[ROWS * PITCH], count = 32, *close_rows, *apart_rows;
+    struct op_buf *logits = op_inout(op_random(t, ROWS * VOCAB, type, 2, 0));
+    for (int i = 0; i < ROWS * PITCH; i++)
+        apart[i] = i % PITCH < VOCAB ? logits->host[i / PITCH * VOCAB + i % PITCH] : 77;
+    struct op_buf *wide = op_inout(op_input(t, apart, ROWS * PITCH, type));
+    struct op_buf *targets = op_input(t, (double[]){ 0, 100, -1, 5, 50, 99, 1 }, ROWS, SHERD_I32);
+    struct op_buf *weight = op_input(t, &count, 1, SHERD_F64);
+    struct sherd_loss a = { .count = weight->dev,
+        .targets = targets->dev,
+        .rows = ROWS,
+        .vocab = VOCAB,
+        .backward = 1,
+        .type = type };
+    double sums[2];
+    a.scratch = op_scratch(t, sherd_loss_scratch(&a));
+    for (int i = 0; i < 2; i++) {
+        struct op_buf *sum = op_inout(op_input(t, &(double){ 0 }, 1, SHERD_F64));
+        a.sum = sum->dev;
+        a.logits = i ? wide->dev : logits->dev;
+        a.pitch = i ? PITCH : 0;
+        OP_RUN(t, sherd_loss(t->queue, &a));
+        sums[i] = op_read(t, sum)[0];
+    }
+    close_rows = op_read(t, logits);
+    apart_rows = op_read(t, wide);
+    assert_true(sums[0] > 0 && fabs(sums[1] / sums[0] - 1) < 1e-12);
+    for (int i = 0; i < ROWS * PITCH; i++) {
+        double want = i % PITCH < VOCAB ? close_rows[i / PITCH * VOCAB + i % PITCH] : 77;
+        if (fabs(apart_rows[i] - want) > OP_BOUND(type) * fabs(want))
+            fail_msg("row %d, %d: %g, close to each other %g", i / PITCH, i % PITCH, apart_rows[i], want);
+    }
+}
+
+static void rows_with_a_pitch(void **state)
+{
+    (void)state;
+    for (int i = 0; i < OP_TYPES; i++)
+        op_run(pitch_case, &op_types[i]);
+}
+
 static void huge_logits(void **state)
 {
     (void)state;
@@ -175,6 +220,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(losses_and_gradients),
+        cmocka_unit_test(rows_with_a_pitch),
         cmocka_unit_test(huge_logits),
         cmocka_unit_test(nan_is_not_hidden),
         cmocka_unit_test(target_outside_fails_at_sync),

@@ -76,8 +76,8 @@ static void damage_is_named(void **state)
     (void)state;
     char text[1024], path[256];
     struct choices a = { 0 };
-    ASSERT_FAILS(choices_parse(&a, "sherd choices 2\n", 16, "p"), SHERD_EFORMAT, "p:1: ");
-    snprintf(text, sizeof(text), "%s%056d %0128d\n%056d %0127dx\n", CHOICES_HEADER, 0, 0, 1, 0);
+    ASSERT_FAILS(choices_parse(&a, "sherd choices 1\n", 16, "p"), SHERD_EFORMAT, "p:1: ");
+    snprintf(text, sizeof(text), "%s%072d %0128d\n%072d %0127dx\n", CHOICES_HEADER, 0, 0, 1, 0);
     ASSERT_FAILS(choices_parse(&a, text, strlen(text), "p"), SHERD_EFORMAT, "p:3: not a choice");
     ASSERT_FAILS(choices_parse(&a, text, strlen(CHOICES_HEADER) + 100, "p"), SHERD_EFORMAT, "p:2: ");
     choices_close(&a);
