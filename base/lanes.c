@@ -7,9 +7,11 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <unistd.h>
+
+#include "base/status.h"
+#include "base/thread.h"
 
 struct job {
     lanes_fn fn;
@@ -45,21 +47,16 @@ static void *work(void *arg)
     }
 }
 
-/* Signals are the caller's to take. */
 void lanes_run(int lanes, int64_t n, lanes_fn fn, void *ctx)
 {
     struct job job = { .fn = fn, .ctx = ctx, .n = n };
     struct lane all[LANES_MOST];
-    sigset_t none, before;
     int want = lanes < LANES_MOST ? lanes : LANES_MOST, started = 1;
-    sigfillset(&none);
-    pthread_sigmask(SIG_SETMASK, &none, &before);
     for (; started < want && started < n; started++) {
         all[started] = (struct lane){ .job = &job, .index = started };
-        if (pthread_create(&all[started].thread, NULL, work, &all[started]) != 0)
+        if (thread_start(&all[started].thread, work, &all[started], "a lane") != SHERD_OK)
             break;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     all[0] = (struct lane){ .job = &job };
     (void)work(&all[0]);
     for (int i = 1; i < started; i++)
