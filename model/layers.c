@@ -45,7 +45,7 @@ static void *gradient(const struct sherd_run *run, int index)
 /* Whether dw[index] holds nothing yet. The caller then overwrites it. */
 static int take_fresh(const struct sherd_run *run, int index)
 {
-    if (!run->fresh || !run->fresh[index])
+    if (!gradient(run, index) || !run->fresh || !run->fresh[index])
         return 0;
     run->fresh[index] = 0;
     return 1;
@@ -53,7 +53,7 @@ static int take_fresh(const struct sherd_run *run, int index)
 
 int settle_fresh(const struct sherd_run *run, int index, int64_t elems)
 {
-    if (!gradient(run, index) || !take_fresh(run, index))
+    if (!take_fresh(run, index))
         return SHERD_OK;
     return sherd_fill(run->queue, &(struct sherd_fill){ .dst = run->dw[index],
                                       .bytes = (size_t)elems * sherd_dtype_bytes(run->grad_type) });
@@ -106,7 +106,6 @@ int linear_backward_weight(
     assert(l->pitch == 0 || (l->out_first && l->bias < 0));
     if (dw)
         SHERD_TRY(weight_backward(run, l, dw, dy, x));
-    SHERD_TRY(settle_fresh(run, l->bias, l->out));
     if (!db)
         return SHERD_OK;
     return sherd_bias_backward(run->queue, &(struct sherd_bias_backward){
@@ -116,6 +115,7 @@ int linear_backward_weight(
                                                .cols = l->out,
                                                .type = run->type,
                                                .grad_type = run->grad_type,
+                                               .overwrite = take_fresh(run, l->bias),
                                                .scratch = scratch,
                                            });
 }
@@ -167,8 +167,6 @@ int norm_forward(
 int norm_backward(const struct sherd_run *run, const struct norm *n, void *dx, void *y, const void *dy,
     const void *x, const float *mean, const float *rstd, const void *add, void *scratch)
 {
-    SHERD_TRY(settle_fresh(run, n->w, n->cols));
-    SHERD_TRY(settle_fresh(run, n->b, n->cols));
     return sherd_norm_backward(run->queue, &(struct sherd_norm_backward){
                                                .dx = dx,
                                                .dw = gradient(run, n->w),
@@ -186,6 +184,8 @@ int norm_backward(const struct sherd_run *run, const struct norm *n, void *dx, v
                                                .kind = n->kind,
                                                .type = run->type,
                                                .grad_type = run->grad_type,
+                                               .overwrite_dw = take_fresh(run, n->w),
+                                               .overwrite_db = take_fresh(run, n->b),
                                                .scratch = scratch,
                                            });
 }
@@ -217,7 +217,6 @@ int head_norm_forward(const struct sherd_run *run, const struct norm *n, int64_t
 int head_norm_backward(const struct sherd_run *run, const struct norm *n, int64_t heads, int64_t pitch,
     void *dx, const void *x, const float *rstd, void *scratch)
 {
-    SHERD_TRY(settle_fresh(run, n->w, n->cols));
     return sherd_norm_backward(run->queue, &(struct sherd_norm_backward){
                                                .dx = dx,
                                                .dw = gradient(run, n->w),
@@ -232,6 +231,7 @@ int head_norm_backward(const struct sherd_run *run, const struct norm *n, int64_
                                                .kind = n->kind,
                                                .type = run->type,
                                                .grad_type = run->grad_type,
+                                               .overwrite_dw = take_fresh(run, n->w),
                                                .scratch = scratch,
                                            });
 }

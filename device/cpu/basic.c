@@ -119,6 +119,7 @@ struct partials {
     enum sherd_dtype type;
     const float *partial;
     int64_t blocks, stride, cols;
+    int overwrite;
 };
 
 VEC_CLONES static void partials_task(const void *ctx, int64_t task, void *panel)
@@ -133,18 +134,21 @@ VEC_CLONES static void partials_task(const void *ctx, int64_t task, void *panel)
         for (int64_t i = 0; i < n; i++)
             sum[i] += partial[i];
     }
-    const float *from = vec_load(p->out, at, n, p->type, old);
-    float *to = vec_place(p->out, at, p->type, old);
+    if (!p->overwrite) {
+        const float *from = vec_load(p->out, at, n, p->type, old);
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        to[i] = from[i] + sum[i];
+        for (int64_t i = 0; i < n; i++)
+            sum[i] += from[i];
+    }
+    float *to = vec_place(p->out, at, p->type, old);
+    memcpy(to, sum, (size_t)n * sizeof(*to));
     vec_store(p->out, at, n, p->type, to);
 }
 
 int cpu_add_partials(struct cpu_lane *lane, void *out, enum sherd_dtype type, const float *partial,
-    int64_t blocks, int64_t stride, int64_t cols)
+    int64_t blocks, int64_t stride, int64_t cols, int overwrite)
 {
-    struct partials p = { out, type, partial, blocks, stride, cols };
+    struct partials p = { out, type, partial, blocks, stride, cols, overwrite };
     return cpu_parallel(lane, partials_task, &p, cpu_tasks(cols, VEC_BLOCK), 0);
 }
 
@@ -171,5 +175,5 @@ int cpu_bias_backward(struct cpu_lane *lane, const void *args)
     if (a->rows == 0 || a->cols == 0)
         return SHERD_OK;
     SHERD_TRY(cpu_parallel(lane, bias_task, a, blocks, panel));
-    return cpu_add_partials(lane, a->db, a->grad_type, a->scratch, blocks, a->cols, a->cols);
+    return cpu_add_partials(lane, a->db, a->grad_type, a->scratch, blocks, a->cols, a->cols, a->overwrite);
 }

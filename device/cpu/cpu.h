@@ -52,9 +52,9 @@ void cpu_blas_leave(int threads);
 void cpu_sgemm(int trans_a, int trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
     int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc);
 
-/* out[cols] += the sum of partial[blocks][stride] over the blocks, in order. */
+/* out[cols] = (overwrite) or += the sum of partial[blocks][stride] over the blocks, in order. */
 int cpu_add_partials(struct cpu_lane *lane, void *out, enum sherd_dtype type, const float *partial,
-    int64_t blocks, int64_t stride, int64_t cols);
+    int64_t blocks, int64_t stride, int64_t cols, int overwrite);
 
 /* queue.c: rows of the table. */
 int cpu_queue_create(struct sherd_queue *queue);

@@ -152,8 +152,9 @@ int cpu_norm_backward(struct cpu_lane *lane, const void *args)
     SHERD_TRY(cpu_parallel(lane, norm_backward_task, a, blocks, panel));
     const float *partial = a->scratch;
     if (a->dw)
-        SHERD_TRY(cpu_add_partials(lane, a->dw, a->grad_type, partial, blocks, 2 * n, n));
+        SHERD_TRY(cpu_add_partials(lane, a->dw, a->grad_type, partial, blocks, 2 * n, n, a->overwrite_dw));
     if (a->db)
-        SHERD_TRY(cpu_add_partials(lane, a->db, a->grad_type, partial + n, blocks, 2 * n, n));
+        SHERD_TRY(
+            cpu_add_partials(lane, a->db, a->grad_type, partial + n, blocks, 2 * n, n, a->overwrite_db));
     return SHERD_OK;
 }

@@ -113,7 +113,9 @@ extern "C" int cuda_accumulate(struct sherd_queue *queue, const void *args)
 /* ---- sums of columns: every part takes a fixed range of rows, then the parts are added in order ---- */
 
 #define SUM_LANES 32 /* threads along columns */
-#define SUM_ROWS 8   /* threads along rows or parts */
+#define SUM_ROWS 8   /* threads along rows */
+#define PART_ROWS                                                                                            \
+    32 /* threads along parts, which are few and far apart: their loads should be under way at once */
 
 template <typename T, int W>
 __global__ void bias_parts_kernel(float *parts, const T *dy, int64_t rows, int64_t cols, int64_t rows_each)
@@ -149,39 +151,46 @@ __global__ void bias_parts_kernel(float *parts, const T *dy, int64_t rows, int64
 }
 
 template <typename G>
-__global__ void reduce_parts_kernel(G *out, const float *parts, int64_t n_parts, int64_t cols)
+__global__ void __launch_bounds__(SUM_LANES *PART_ROWS)
+    reduce_parts_kernel(struct cuda_parts a, struct cuda_parts b, int64_t n_parts, int64_t cols)
 {
-    __shared__ float share[SUM_ROWS][SUM_LANES + 1];
+    __shared__ float share[PART_ROWS][SUM_LANES + 1];
+    struct cuda_parts s = blockIdx.y ? b : a;
     int64_t c = (int64_t)blockIdx.x * SUM_LANES + threadIdx.x;
-    int64_t each = (n_parts + SUM_ROWS - 1) / SUM_ROWS;
+    int64_t each = (n_parts + PART_ROWS - 1) / PART_ROWS;
     int64_t first = threadIdx.y * each;
     int64_t last = first + each < n_parts ? first + each : n_parts;
     float sum = 0;
     if (c < cols)
 #pragma unroll 8
         for (int64_t p = first; p < last; p++)
-            sum += parts[p * cols + c];
+            sum += s.parts[p * cols + c];
     share[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y != 0 || c >= cols)
         return;
     sum = 0;
-    for (int i = 0; i < SUM_ROWS; i++)
+#pragma unroll
+    for (int i = 0; i < PART_ROWS; i++)
         sum += share[i][threadIdx.x];
-    from_float(&out[c], to_float(out[c]) + sum);
+    G *out = (G *)s.out + c;
+    from_float(out, (s.overwrite ? 0.0f : to_float(*out)) + sum);
 }
 
-extern "C" void cuda_reduce_parts(
-    cudaStream_t stream, void *out, enum sherd_dtype type, const float *parts, int64_t n_parts, int64_t cols)
+extern "C" void cuda_reduce_parts(cudaStream_t stream, struct cuda_parts a, struct cuda_parts b,
+    enum sherd_dtype type, int64_t n_parts, int64_t cols)
 {
-    dim3 block(SUM_LANES, SUM_ROWS);
-    unsigned blocks = blocks_for(cols, SUM_LANES);
+    if (!a.out && !b.out)
+        return;
+    dim3 block(SUM_LANES, PART_ROWS), grid(blocks_for(cols, SUM_LANES), a.out && b.out ? 2 : 1);
+    if (!a.out)
+        a = b;
     if (type == SHERD_F32)
-        reduce_parts_kernel<float><<<blocks, block, 0, stream>>>((float *)out, parts, n_parts, cols);
+        reduce_parts_kernel<float><<<grid, block, 0, stream>>>(a, b, n_parts, cols);
     else if (type == SHERD_BF16)
-        reduce_parts_kernel<bf16><<<blocks, block, 0, stream>>>((bf16 *)out, parts, n_parts, cols);
+        reduce_parts_kernel<bf16><<<grid, block, 0, stream>>>(a, b, n_parts, cols);
     else
-        reduce_parts_kernel<f16><<<blocks, block, 0, stream>>>((f16 *)out, parts, n_parts, cols);
+        reduce_parts_kernel<f16><<<grid, block, 0, stream>>>(a, b, n_parts, cols);
 }
 
 extern "C" int cuda_bias_backward(struct sherd_queue *queue, const void *args)
@@ -200,7 +209,8 @@ extern "C" int cuda_bias_backward(struct sherd_queue *queue, const void *args)
         bias_parts_kernel<T, W>
             <<<grid, block, 0, stream>>>((float *)a->scratch, (const T *)a->dy, a->rows, a->cols, each);
     }))
-    cuda_reduce_parts(stream, a->db, a->grad_type, (const float *)a->scratch, parts, a->cols);
+    struct cuda_parts db = { a->db, (const float *)a->scratch, a->overwrite }, none = { NULL, NULL, 0 };
+    cuda_reduce_parts(stream, db, none, a->grad_type, parts, a->cols);
     return CUDA_LAUNCHED("bias_backward");
 }
 

@@ -96,9 +96,14 @@ void cuda_took(struct sherd_device *dev, size_t before);
 cudaError_t cuda_probe(void);
 /* The stream does nothing for so long; for tests. */
 void cuda_idle(cudaStream_t stream, unsigned microseconds);
-/* out[cols] += the sum over p, in order, of parts[p * cols + c]. */
-void cuda_reduce_parts(
-    cudaStream_t stream, void *out, enum sherd_dtype type, const float *parts, int64_t n_parts, int64_t cols);
+/* out[cols] = (overwrite) or += the sum over p, in order, of parts[p * cols + c]. One or two such sums. */
+struct cuda_parts {
+    void *out; /* NULL: none is wanted */
+    const float *parts;
+    int overwrite;
+};
+void cuda_reduce_parts(cudaStream_t stream, struct cuda_parts a, struct cuda_parts b, enum sherd_dtype type,
+    int64_t n_parts, int64_t cols);
 /* c[m,n] += bias[n] where the epilogue cannot; c[m,n] by a plain kernel where cuBLASLt has none. */
 int cuda_add_bias(cudaStream_t stream, const struct sherd_matmul *a);
 int cuda_matmul_plain(cudaStream_t stream, const struct sherd_matmul *a);

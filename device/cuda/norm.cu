@@ -336,9 +336,8 @@ extern "C" int cuda_norm_backward(struct sherd_queue *queue, const void *args)
             launch_backward<T, SHERD_RMS_NORM>(stream, &a, blocks, held);
     })
     const float *parts = (const float *)a.scratch;
-    if (a.dw)
-        cuda_reduce_parts(stream, a.dw, a.grad_type, parts, blocks, a.cols);
-    if (a.db)
-        cuda_reduce_parts(stream, a.db, a.grad_type, parts + blocks * a.cols, blocks, a.cols);
+    struct cuda_parts dw = { a.dw, parts, a.overwrite_dw };
+    struct cuda_parts db = { a.db, parts + blocks * a.cols, a.overwrite_db };
+    cuda_reduce_parts(stream, dw, db, a.grad_type, blocks, a.cols);
     return CUDA_LAUNCHED("norm_backward");
 }

@@ -10,11 +10,11 @@
  * All matrices are row-major, and dense but where an operation has a pitch. Pointers are device memory. Sizes
  * are counts of elements. `type` is the type of activations and weights (F32, BF16 or F16); arithmetic is in
  * float32, storage is rounded to nearest even. `grad_type` is the type of weight gradients (the same three),
- * which are always ADDED to. Outputs may not overlap inputs unless it is said. Every call returns a status:
- * EINVAL for arguments that cannot be right, UNSUPPORTED for a type this device lacks; failures of the work
- * itself surface when the queue is synchronized. Results are deterministic (the same inputs give the same
- * bits, whatever the number of threads) but where `any_order` allows sums to be taken in any order, for
- * speed; the CPU never does.
+ * which are ADDED to unless an `overwrite` says that they hold nothing yet (of no rows nothing is written).
+ * Outputs may not overlap inputs unless it is said. Every call returns a status: EINVAL for arguments that
+ * cannot be right, UNSUPPORTED for a type this device lacks; failures of the work itself surface when the
+ * queue is synchronized. Results are deterministic (the same inputs give the same bits, whatever the number
+ * of threads) but where `any_order` allows sums to be taken in any order, for speed; the CPU never does.
  *
  * Letters: B batch, T sequence, C width, H heads, K kv heads, D head size, F mlp width, V vocabulary.
  */
@@ -107,12 +107,13 @@ struct sherd_matmul {
     enum sherd_dtype type, c_type;
 };
 
-/* db[cols] += sum over rows of dy[rows,cols]. */
+/* db[cols] = (overwrite) or += the sum over rows of dy[rows,cols]. */
 struct sherd_bias_backward {
     void *db;
     const void *dy;
     int64_t rows, cols;
     enum sherd_dtype type, grad_type;
+    int overwrite;
     void *scratch; /* sherd_bias_backward_scratch() bytes */
 };
 
@@ -146,6 +147,7 @@ struct sherd_norm_backward {
     int64_t run, pitch;
     enum sherd_norm_kind kind;
     enum sherd_dtype type, grad_type;
+    int overwrite_dw, overwrite_db;
     void *scratch; /* sherd_norm_backward_scratch() bytes */
 };
 

@@ -110,13 +110,19 @@ static void bias_case(struct op_test *t, const void *arg)
 {
     const struct shape *s = arg;
     struct op_buf *dy = op_random(t, s->rows * s->n, s->type, 1, 0.25);
-    struct op_buf *db = op_inout(op_random(t, s->n, s->other, 1, 0));
+    struct op_buf *db =
+        s->variant ? op_output(t, s->n, s->other) : op_inout(op_random(t, s->n, s->other, 1, 0));
     double *want = op_doubles(t, s->n);
-    struct sherd_bias_backward a = {
-        .db = db->dev, .dy = dy->dev, .rows = s->rows, .cols = s->n, .type = s->type, .grad_type = s->other
-    };
+    struct sherd_bias_backward a = { .db = db->dev,
+        .dy = dy->dev,
+        .rows = s->rows,
+        .cols = s->n,
+        .type = s->type,
+        .grad_type = s->other,
+        .overwrite = s->variant };
     a.scratch = op_scratch(t, sherd_bias_backward_scratch(&a));
-    memcpy(want, db->host, (size_t)s->n * sizeof(*want));
+    if (!a.overwrite)
+        memcpy(want, db->host, (size_t)s->n * sizeof(*want));
     for (int64_t i = 0; i < s->rows * s->n; i++)
         want[i % s->n] += dy->host[i];
     OP_RUN(t, sherd_bias_backward(t->queue, &a));
@@ -132,7 +138,7 @@ static void bias_gradients(void **state)
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
         for (int v = 0; v < OP_TYPES * OP_TYPES; v++)
             op_run(bias_case, &(struct shape){ sizes[i][1], sizes[i][0], op_types[v % OP_TYPES],
-                                  op_types[v / OP_TYPES], 0 });
+                                  op_types[v / OP_TYPES], sizes[i][0] && (v + (int)i) % 2 });
 }
 
 int main(int argc, char **argv)

@@ -17,6 +17,7 @@ struct shape {
     int bias, add; /* add: 0 none, 1 other, 2 is dx */
     int frozen;
     int again; /* y from backward: 0 none, 1 apart, 2 over dy */
+    int overwrite;
 };
 
 /* Everything in double. */
@@ -106,7 +107,9 @@ static void run_backward(struct op_test *t, const struct shape *s, struct bufs *
         .cols = s->cols,
         .kind = s->kind,
         .type = s->type,
-        .grad_type = s->grad_type };
+        .grad_type = s->grad_type,
+        .overwrite_dw = s->overwrite,
+        .overwrite_db = s->overwrite };
     a.scratch = s->frozen ? NULL : op_scratch(t, sherd_norm_backward_scratch(&a));
     OP_RUN(t, sherd_norm_backward(t->queue, &a));
 }
@@ -137,8 +140,8 @@ static void check(
         return;
     op_slope(t, "w", objective, f, f->w, dw, s->cols, 1e-6);
     for (int64_t i = 0; i < s->cols; i++) {
-        dw[i] += dw0[i];
-        db[i] += db0[i];
+        dw[i] += s->overwrite ? 0 : dw0[i];
+        db[i] += s->overwrite ? 0 : db0[i];
     }
     op_expect(t, "dw", u->dw, dw, OP_BOUND(s->grad_type) + 1e-6);
     if (u->b)
@@ -150,6 +153,12 @@ static double *keep(struct op_test *t, const struct op_buf *buf)
     double *copy = op_doubles(t, buf->n);
     memcpy(copy, buf->host, (size_t)buf->n * sizeof(*copy));
     return copy;
+}
+
+static struct op_buf *gradient(struct op_test *t, const struct shape *s)
+{
+    return s->overwrite ? op_output(t, s->cols, s->grad_type)
+                        : op_inout(op_random(t, s->cols, s->grad_type, 1, 0));
 }
 
 static void norm_case(struct op_test *t, const void *arg)
@@ -164,8 +173,8 @@ static void norm_case(struct op_test *t, const void *arg)
         .y = op_output(t, n, s->type),
         .mean = op_output(t, s->rows, SHERD_F32),
         .rstd = op_output(t, s->rows, SHERD_F32),
-        .dw = op_inout(op_random(t, s->cols, s->grad_type, 1, 0)),
-        .db = op_inout(op_random(t, s->cols, s->grad_type, 1, 0)) };
+        .dw = gradient(t, s),
+        .db = gradient(t, s) };
     struct reference f = { s, u.x->host, u.w->host, u.b ? u.b->host : NULL, u.dy->host, op_doubles(t, 2 * n),
         op_doubles(t, s->rows), op_doubles(t, s->rows) };
     double *dw = keep(t, u.dw), *db = keep(t, u.db);
@@ -188,7 +197,7 @@ static void sizes(enum sherd_norm_kind kind)
         for (int v = 0; v < OP_TYPES * OP_TYPES; v++)
             op_run(norm_case, &(struct shape){ sizes[i][0], sizes[i][1], kind, op_types[v % OP_TYPES],
                                   op_types[v / OP_TYPES], kind == SHERD_LAYER_NORM && v % 4, v % 4 % 3,
-                                  v == 4, (v + v / OP_TYPES) % 3 });
+                                  v == 4, (v + v / OP_TYPES) % 3, (v + (int)i) % 2 });
 }
 
 static void layer_norm(void **state)
