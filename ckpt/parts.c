@@ -96,6 +96,7 @@ int parts_create(struct parts **out, const struct sherd_ckpt *ckpt, struct sherd
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->changed, NULL);
     int st = sherd_host_alloc(dev, &a->memory, PARTS_BUFFERS * CKPT_STAGING_BYTES + FILE_DIRECT_ALIGN);
+    status_context(st, "host memory to load through");
     a->buffers = (char *)(uintptr_t)round_up((int64_t)(uintptr_t)a->memory, FILE_DIRECT_ALIGN);
     if (st == SHERD_OK) {
         st = thread_start(&a->thread, serve, a, "the thread that loads");

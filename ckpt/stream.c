@@ -277,7 +277,8 @@ static int alloc_slabs(struct stream *s, uint64_t bytes)
     if (!s->slabs)
         return SHERD_ENOMEM;
     s->n_slabs = (int)n;
-    SHERD_TRY(sherd_host_alloc(s->dev, &s->memory, (size_t)n * CKPT_SLAB_BYTES + FILE_DIRECT_ALIGN));
+    int st = sherd_host_alloc(s->dev, &s->memory, (size_t)n * CKPT_SLAB_BYTES + FILE_DIRECT_ALIGN);
+    SHERD_TRY(status_context(st, "host memory to save through, %lld slabs", (long long)n));
     char *at = (char *)(uintptr_t)round_up((int64_t)(uintptr_t)s->memory, FILE_DIRECT_ALIGN);
     for (int i = 0; i < s->n_slabs; i++) {
         s->slabs[i].data = at + (size_t)i * CKPT_SLAB_BYTES;

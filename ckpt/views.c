@@ -58,7 +58,8 @@ int ferry_init(struct ferry *ferry, struct sherd_device *dev)
     *ferry = (struct ferry){ .dev = dev };
     int st = sherd_queue_create(&ferry->queue, dev, SHERD_QUEUE_SIDE);
     if (st == SHERD_OK)
-        st = sherd_host_alloc(dev, &ferry->host, CKPT_STAGING_BYTES);
+        st = status_context(
+            sherd_host_alloc(dev, &ferry->host, CKPT_STAGING_BYTES), "host memory to load through");
     if (st != SHERD_OK)
         ferry_finish(ferry);
     return st;

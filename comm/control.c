@@ -53,7 +53,8 @@ int control_make(struct sherd_comm *comm)
         st = SHERD_ENOMEM;
     SHERD_TRY_OUT(st);
     SHERD_TRY_OUT(sherd_queue_create(&control->queue, comm->dev, SHERD_QUEUE_COMPUTE));
-    SHERD_TRY_OUT(sherd_device_alloc(comm->dev, &control->staging, control->bytes));
+    st = sherd_device_alloc(comm->dev, &control->staging, control->bytes);
+    SHERD_TRY_OUT(status_context(st, "memory for control values of ranks"));
     SHERD_TRY_OUT(comm->ops->control(comm, &control->twin));
     comm->control = control;
 out:

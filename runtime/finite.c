@@ -232,6 +232,7 @@ int finite_find(struct sherd_engine *e, const struct sherd_batch *micro, int n_m
     struct finding *all = mem_zalloc((size_t)world, sizeof(*all));
     uint8_t *same = mem_zalloc((size_t)world, 1);
     int st = all && same ? sherd_host_alloc(e->dev, (void **)&f.host, STAGING_BYTES) : SHERD_ENOMEM;
+    status_context(st, "host memory to look for values that are not finite");
     SHERD_TRY_OUT(comm_agree(e->comm, st));
     e->finder = &f;
     st = step_again(e, micro, n_micro);

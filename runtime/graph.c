@@ -188,7 +188,8 @@ static int make_room(struct sherd_engine *e, int n_micro)
     sherd_host_free(e->dev, g->host);
     g->host = NULL;
     g->n_micro = 0;
-    SHERD_TRY(sherd_host_alloc(e->dev, (void **)&g->host, (size_t)n_micro * 2 * e->plan.token_bytes));
+    int st = sherd_host_alloc(e->dev, (void **)&g->host, (size_t)n_micro * 2 * e->plan.token_bytes);
+    SHERD_TRY(status_context(st, "host memory for the tokens of a recorded step"));
     g->n_micro = n_micro;
     return SHERD_OK;
 }

@@ -104,6 +104,7 @@ int replica_check(struct sherd_engine *e)
     struct hashes *all = mem_zalloc((size_t)n_units * (size_t)world, sizeof(*all));
     uint8_t *flags = mem_zalloc((size_t)world, 1);
     int st = mine && all && flags ? sherd_host_alloc(e->dev, (void **)&host, STAGING_BYTES) : SHERD_ENOMEM;
+    status_context(st, "host memory to compare replicas");
     SHERD_KEEP(st, engine_settle(e));
     for (int u = 0; u < n_units && st == SHERD_OK; u++)
         st = hash_unit(e, host, u, &mine[u]);

@@ -159,7 +159,8 @@ int engine_init_weights(struct sherd_engine *e)
     float *host = NULL;
     int n = 0, st = make_views(e, &views, &n);
     if (st == SHERD_OK)
-        st = sherd_host_alloc(e->dev, (void **)&host, STAGING_ELEMS * sizeof(float));
+        st = status_context(sherd_host_alloc(e->dev, (void **)&host, STAGING_ELEMS * sizeof(float)),
+            "host memory to draw weights in");
     for (int i = 0; i < n && st == SHERD_OK; i++) {
         const struct shard_unit_layout *ul = &e->plan.layout.units[views[i].unit];
         if (strcmp(views[i].what, "weight"))

@@ -185,13 +185,23 @@ static void *visit(void *arg)
 }
 
 /* Rank 0 shows its standard error around: any descriptor will do. */
-static void start(struct visitor *v, const char *job, int rank, int size, double timeout)
+static void prepare(struct visitor *v, const char *job, int rank, int size, double timeout)
 {
     memset(v, 0, sizeof(*v));
     v->meet = (struct meet){
         .job = job, .rank = rank, .size = size, .timeout = timeout, .fd = rank == 0 ? STDERR_FILENO : -1
     };
+}
+
+static void go(struct visitor *v)
+{
     assert_int_equal(pthread_create(&v->thread, NULL, visit, v), 0);
+}
+
+static void start(struct visitor *v, const char *job, int rank, int size, double timeout)
+{
+    prepare(v, job, rank, size, timeout);
+    go(v);
 }
 
 static void end(struct visitor *v)
@@ -355,6 +365,62 @@ static void test_going_away_before_the_meeting_is_told(void **state)
     ended(&v[0], SHERD_EPEER, "rank 2 (pid 77) went away before all ranks had come");
 }
 
+/* Rank 0 is told why one that was let in could not enter, or that it went away. */
+static int cannot_enter(struct meet *meet)
+{
+    return SHERD_FAIL(SHERD_ENOMEM, "rank %d has no room for what it got", meet->rank);
+}
+
+static void test_who_cannot_enter_is_told(void **state)
+{
+    (void)state;
+    struct visitor v[3];
+    const char *job = job_name("enter");
+    for (int r = 0; r < 3; r++) {
+        prepare(&v[r], job, r, 3, 20);
+        v[r].meet.enter = r == 2 ? cannot_enter : NULL;
+        go(&v[r]);
+    }
+    ended(&v[0], SHERD_EPEER, "rank 2 has no room for what it got");
+    ended(&v[1], SHERD_OK, "");
+    ended(&v[2], SHERD_ENOMEM, "rank 2 has no room for what it got");
+}
+
+static void test_going_away_before_entering_is_told(void **state)
+{
+    (void)state;
+    struct visitor v;
+    const char *job = job_name("between");
+    struct meet_hello hello = {
+        .magic = MEET_MAGIC, .version = MEET_VERSION, .rank = 1, .size = 2, .pid = 77
+    };
+    struct meet_reply reply = { 0 };
+    snprintf(hello.job, sizeof(hello.job), "%s", job);
+    start(&v, job, 0, 2, 20);
+    int sock = knock(job);
+    assert_int_equal(send(sock, &hello, sizeof(hello), 0), sizeof(hello));
+    assert_int_equal(recv(sock, &reply, sizeof(reply), 0), sizeof(reply));
+    assert_int_equal(reply.status, SHERD_OK);
+    close(sock);
+    ended(&v, SHERD_EPEER, "rank 1 (pid 77) went away before it had entered");
+}
+
+static void test_standing_still_before_entering_is_told(void **state)
+{
+    (void)state;
+    struct visitor v;
+    const char *job = job_name("still");
+    struct meet_hello hello = {
+        .magic = MEET_MAGIC, .version = MEET_VERSION, .rank = 1, .size = 2, .pid = 77
+    };
+    snprintf(hello.job, sizeof(hello.job), "%s", job);
+    start(&v, job, 0, 2, 0.5);
+    int sock = knock(job);
+    assert_int_equal(send(sock, &hello, sizeof(hello), 0), sizeof(hello));
+    ended(&v, SHERD_ETIMEOUT, "rank 1 (pid 77) came, but stood still before it had entered");
+    close(sock);
+}
+
 /* ---- opening ---- */
 
 static void test_open_refuses(void **state)
@@ -406,6 +472,9 @@ int main(void)
         cmocka_unit_test(test_another_world_size_is_refused),
         cmocka_unit_test(test_strangers_are_sent_away),
         cmocka_unit_test(test_going_away_before_the_meeting_is_told),
+        cmocka_unit_test(test_who_cannot_enter_is_told),
+        cmocka_unit_test(test_going_away_before_entering_is_told),
+        cmocka_unit_test(test_standing_still_before_entering_is_told),
         cmocka_unit_test(test_open_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# SPDX-FileCopyrightText: The sherd authors
+#
+# A rank that runs out of memory: whatever it was about, the job ends in seconds with the reason of that rank and leaves
+# nothing; where it starts again, the weights at the end are those of a run that had enough.
+. "$(dirname "$0")/lib.sh"
+set -m
+make_tiny
+steps=300
+common=(train tiny.yaml --set run.timeout=20 --set train.steps=$steps --set save.every=100 --set log.every=100)
+
+# Rank 1 gets $LIMIT KiB of address space, in the first attempt.
+# shellcheck disable=SC2016
+limited='[ "$RANK" = 1 ] && [ "$TORCHELASTIC_RESTART_COUNT" = 0 ] && ulimit -v "$LIMIT"; exec "$0" "$@"'
+launch() { # LIMIT DIR OPTION...: sets code; what was said is in DIR.err
+    local limit=$1 dir=$2
+    shift 2
+    LIMIT=$limit timeout -k 5 60 "$sherd" launch --nproc-per-node 3 "$@" \
+        bash -c "$limited" "$sherd" "${common[@]}" --set run.dir="$work/$dir" >"$dir.out" 2>"$dir.err"
+    code=$?
+}
+
+# The last line names rank 1 and what it wanted; no rank is left.
+told() { # DIR TEXT
+    tail -n 1 "$1.err" >last
+    grep -qE "^sherd: rank 1 of 3 \(.* failed: .*out of memory: .*(ulimit -v)" last ||
+        { complain "line ${BASH_LINENO[0]}: $1: it is not said last that rank 1 had no memory"; show "$1.err"; }
+    [ $# -lt 2 ] || has last "$2"
+    gone "$1"
+}
+
+gone() { # DIR
+    sleep 0.1
+    pgrep -f "run.dir=$work/$1" >left && complain "line ${BASH_LINENO[0]}: $1: there are still processes $(tr '\n' ' ' <left)"
+}
+
+same() { # DIR
+    local file
+    for file in whole$steps/step-*"$steps"/*.safetensors; do
+        cmp "$file" "$1/${file#whole*/}" || complain "line ${BASH_LINENO[0]}: $1: $(basename "$file") is not that of the whole run"
+    done
+}
+
+run 0 "${common[@]}" --ranks 3 --set run.dir=whole$steps
+
+# What only looks needs little, and an end of a process that has none comes too.
+(ulimit -v 50000 && exec timeout -k 1 10 "$sherd" --version) >out 2>err || { complain "--version needs too much"; show err; }
+(ulimit -v 100000 && exec timeout -k 1 10 "$sherd" "${common[@]}" --set run.dir=alone) >out 2>err
+[ $? -eq 1 ] || { complain "alone: it did not fail"; show err; }
+has err "MiB of address space for OpenBLAS, which takes 128 MiB for each of"
+has err "address space is limited to 100000 KiB (ulimit -v)"
+has err "raise the limit (ulimit -v), or lower run.threads"
+
+# At the start: in the device, in the memory that ranks share, in threads, in the engine, when saving.
+failures=0
+for limit in 60000 100000 $(seq 180000 12000 300000) 500000; do
+    before=$SECONDS
+    launch "$limit" "start$limit"
+    [ $((SECONDS - before)) -le 20 ] || complain "$limit KiB: it took $((SECONDS - before)) s"
+    case $code in
+    0) same "start$limit" ;;
+    1) told "start$limit"; failures=$((failures + 1)) ;;
+    *) complain "$limit KiB: exit code $code"; show "start$limit.err" ;;
+    esac
+done
+[ "$code" -eq 0 ] || complain "500000 KiB do not suffice"
+[ "$failures" -ge 4 ] || complain "only $failures limits were too low"
+launch 100000 again --max-restarts 1
+[ "$code" -eq 0 ] || { complain "it did not come back: exit code $code"; show again.err; }
+has again.err "MiB of address space for OpenBLAS"
+has again.err "starting all ranks again (restart 1 of at most 1)"
+same again
+
+# In the course of training: once a checkpoint is there nothing more can be had, in the thread that trains and in the one that
+# saves. Then as the kernel does it, where a control group can be bounded here.
+steps=2500
+long=(train tiny.yaml --set run.timeout=20 --set train.steps=$steps --set save.every=100 --set log.every=100)
+run 0 "${long[@]}" --ranks 3 --set run.dir=whole$steps
+
+# start DIR OPTION...: waits for a checkpoint; the ranks are in $ranks.
+start() {
+    local dir=$1
+    shift
+    "$sherd" launch --nproc-per-node 3 --max-restarts 1 bash -c "$bounded" "$sherd" "${long[@]}" --set run.dir="$work/$dir" "$@" \
+        >"$dir.out" 2>"$dir.err" &
+    launcher=$!
+    for _ in $(seq 500); do
+        [ -n "$(ls -d "$dir"/step-* 2>/dev/null)" ] && break
+        sleep 0.02
+    done
+    read -r -a ranks <"/proc/$launcher/task/$launcher/children"
+    ranks=("${ranks[@]: -3}") # behind the guard of the launcher
+}
+
+came_back() { # DIR TEXT
+    wait "$launcher" || { complain "line ${BASH_LINENO[0]}: $1: it did not come back"; show "$1.err"; }
+    grep -E "^sherd: rank 1 of 3 \(" "$1.err" >last
+    has last "$2"
+    has "$1.err" "starting all ranks again (restart 1 of at most 1)"
+    has "$1.err" "resumed from $work/$1/step-"
+    same "$1"
+    gone "$1"
+}
+
+# shellcheck disable=SC2016
+bounded='[ -n "$GROUP" ] && [ "$RANK" = 1 ] && [ "$TORCHELASTIC_RESTART_COUNT" = 0 ] && echo $$ >"$GROUP/cgroup.procs"; exec "$0" "$@"'
+export GROUP=
+for async in false true; do
+    start hurt-$async --set save.async=$async
+    prlimit --pid "${ranks[1]}" --as=1000000
+    came_back hurt-$async "out of memory: "
+    has last "address space is limited to 976 KiB (ulimit -v)"
+done
+
+own=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)
+if grep -qw memory "$own/cgroup.subtree_control" 2>/dev/null && mkdir "$own/sherd-test-$$" 2>/dev/null; then
+    GROUP=$own/sherd-test-$$
+    start killed
+    echo 0 >"$GROUP/memory.swap.max" 2>/dev/null
+    echo 1M >"$GROUP/memory.max"
+    came_back killed "was killed by SIGKILL"
+    rmdir "$GROUP"
+else
+    echo "No control group with bounded memory can be made here: the kernel's own end of a rank is not tried."
+fi
+finish

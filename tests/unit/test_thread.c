@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Threads start, leave signals alone, and say what was missing when they cannot start.
+ */
+#include "tests/check.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "base/thread.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define LIMITS_WORK 0 /* a sanitizer has taken terabytes of address space */
+#else
+#define LIMITS_WORK 1
+#endif
+
+static void *look_at_signals(void *arg)
+{
+    sigset_t *set = arg;
+    pthread_sigmask(SIG_SETMASK, NULL, set);
+    return arg;
+}
+
+static void test_signals_are_left_to_the_program(void **state)
+{
+    (void)state;
+    sigset_t theirs, before, after;
+    pthread_t thread;
+    void *result = NULL;
+    pthread_sigmask(SIG_SETMASK, NULL, &before);
+    ASSERT_OK(thread_start(&thread, look_at_signals, &theirs, "the thread of a test"));
+    assert_int_equal(pthread_join(thread, &result), 0);
+    assert_ptr_equal(result, &theirs);
+    assert_true(sigismember(&theirs, SIGTERM));
+    assert_true(sigismember(&theirs, SIGUSR1));
+    pthread_sigmask(SIG_SETMASK, NULL, &after);
+    assert_int_equal(sigismember(&before, SIGTERM), sigismember(&after, SIGTERM));
+}
+
+/* In a process of its own, which has `spare` bytes of address space more than it uses now: which assertion
+ * failed, 0 = none. */
+static int within(int spare, int (*work)(void))
+{
+    int status = -1;
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        char line[64] = "";
+        FILE *f = fopen("/proc/self/statm", "r");
+        rlim_t used =
+            f && fgets(line, sizeof(line), f) ? strtoull(line, NULL, 10) * (rlim_t)sysconf(_SC_PAGESIZE) : 0;
+        if (f)
+            fclose(f);
+        struct rlimit limit = { used + (rlim_t)spare, used + (rlim_t)spare };
+        _exit(used == 0 || setrlimit(RLIMIT_AS, &limit) != 0 ? 100 : work());
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 101;
+}
+
+/* The stacks of threads that have ended serve again: there may be some. */
+static int start_without_room(void)
+{
+    sigset_t theirs;
+    pthread_t thread;
+    int st = SHERD_OK;
+    for (int i = 0; i < 8 && st == SHERD_OK; i++)
+        st = thread_start(&thread, look_at_signals, &theirs, "the thread of a test");
+    if (st != SHERD_ENOMEM)
+        return 1;
+    if (!strstr(sherd_error(), "out of memory: the thread of a test cannot be started for want of "))
+        return 2;
+    return strstr(sherd_error(), "address space is limited to ") && strstr(sherd_error(), "(ulimit -v)") ? 0
+                                                                                                         : 3;
+}
+
+static void test_a_stack_without_room_is_no_memory(void **state)
+{
+    (void)state;
+    if (!LIMITS_WORK)
+        skip();
+    assert_int_equal(within(1 << 20, start_without_room), 0);
+}
+
+static int allocate_without_room(void)
+{
+    if (mem_zalloc(1, (size_t)64 << 20))
+        return 1;
+    return strstr(sherd_error(),
+               "67108864 bytes of host memory could not be allocated; address space is limited to ")
+               ? 0
+               : 2;
+}
+
+static void test_the_limit_is_told(void **state)
+{
+    (void)state;
+    if (!LIMITS_WORK)
+        skip();
+    assert_int_equal(within(1 << 20, allocate_without_room), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_signals_are_left_to_the_program),
+        cmocka_unit_test(test_a_stack_without_room_is_no_memory),
+        cmocka_unit_test(test_the_limit_is_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
