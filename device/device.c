@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/lanes.h"
 #include "base/log.h"
@@ -58,8 +59,8 @@ void *device_library(const char *file, int how)
     own_folder(path, sizeof(path));
     size_t n = strlen(path);
     snprintf(path + n, sizeof(path) - n, "%s", file);
-    void *library = dlopen(path, RTLD_NOW | how | RTLD_NODELETE);
-    return library ? library : dlopen(file, RTLD_NOW | how | RTLD_NODELETE);
+    /* one that is there and cannot be opened is not looked for elsewhere: dlerror says what it lacks */
+    return dlopen(access(path, F_OK) == 0 ? path : file, RTLD_NOW | how | RTLD_NODELETE);
 }
 
 static int load_plugin(const struct dev_ops **out, const char *name, const char *file, const char *hint)

@@ -66,3 +66,9 @@ Y
 "$dir/train_loop" "$dir/c.yaml" >"$dir/out"
 [ "$(wc -l <"$dir/out")" -eq 2 ] || fail "train_loop: $(cat "$dir/out")"
 "$root/bin/sherd" plan "$dir/c.yaml" --device h200 >/dev/null
+
+# A plugin that is there and cannot be opened is named with what it lacks, as where CUDA's libraries are missing.
+"${CC:-cc}" -shared -fPIC -o "$dir/libnotthere.so.7" -Wl,-soname,libnotthere.so.7 -x c /dev/null
+"${CC:-cc}" -shared -fPIC -o "$root/$libdir/libsherd-cuda.so" -x c /dev/null -x none -Wl,--no-as-needed "$dir/libnotthere.so.7"
+! "$root/bin/sherd" selftest --device cuda --ranks 1 >"$dir/out" 2>&1 || fail "a plugin without its libraries was used"
+grep -q "libnotthere.so.7: cannot open shared object file" "$dir/out" || fail "not named: $(cat "$dir/out")"
