@@ -63,9 +63,11 @@ struct mix {
     struct mix_source *sources;
     int n;
     int64_t draws, held; /* over all sources */
+    uint64_t split_seed; /* not 0: samples are held out at random by it, not those at the end */
 };
 /* `weights` has one for each path, passes of an epoch, or is NULL: then everything is one source. `split` is
- * the fraction of the samples of each source, at its end, that is held out. ECONFIG names the path that has
+ * the fraction of the samples of each source that is held out: those at its end, unless the caller then sets
+ * split_seed, which moves them and nothing else. ECONFIG names the path that has
  * too few tokens. */
 int mix_init(struct mix *out, const struct tokens *tokens, const struct tokens_desc *desc,
     const double *weights, double split, int64_t seq);

@@ -63,13 +63,22 @@ void mix_finish(struct mix *mix)
     *mix = (struct mix){ 0 };
 }
 
+/* Where sample i of a source lies: those to train on come first, then those held out. */
+static int64_t place(const struct mix *mix, const struct mix_source *s, int64_t seq, int64_t i)
+{
+    uint64_t stream = rng_stream("data/split") + (uint64_t)(s - mix->sources);
+    if (mix->split_seed && s->held)
+        i = (int64_t)rng_permute((uint64_t)i, (uint64_t)(s->windows + s->held), mix->split_seed, stream);
+    return s->first + i * seq;
+}
+
 int64_t mix_at(const struct mix *mix, const struct sampler *sampler, int64_t seq, int64_t g)
 {
     const struct mix_source *s = mix->sources;
     int64_t epoch = g / mix->draws, k = sampler_at(sampler, g);
     assert(sampler->windows == mix->draws);
     if (mix->n == 1 && s->draws == s->windows)
-        return s->first + k * seq;
+        return place(mix, s, seq, k);
     for (; k >= s->draws; s++)
         k -= s->draws;
     int64_t draw = epoch * s->draws + k, pass = draw / s->windows, at = draw % s->windows;
@@ -77,7 +86,7 @@ int64_t mix_at(const struct mix *mix, const struct sampler *sampler, int64_t seq
         uint64_t stream = rng_stream("data/source") + (uint64_t)(s - mix->sources) * PASSES + (uint64_t)pass;
         at = (int64_t)rng_permute((uint64_t)at, (uint64_t)s->windows, sampler->seed, stream);
     }
-    return s->first + at * seq;
+    return place(mix, s, seq, at);
 }
 
 int64_t mix_held_at(const struct mix *mix, int64_t seq, int64_t i)
@@ -86,5 +95,5 @@ int64_t mix_held_at(const struct mix *mix, int64_t seq, int64_t i)
     assert(i >= 0 && i < mix->held);
     for (; i >= s->held; s++)
         i -= s->held;
-    return s->first + (s->windows + i) * seq;
+    return place(mix, s, seq, s->windows + i);
 }

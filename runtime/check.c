@@ -84,6 +84,13 @@ static int check_data(const struct sherd_config *c)
     if (c->data.val.n > 0 && c->data.split > 0)
         return CONFIG_FAIL(c, "data.split",
             "evaluation is on data.val, so nothing need be held out of data.train; remove one of the two");
+    if (c->data.split_seed && c->data.split <= 0)
+        return CONFIG_FAIL(
+            c, "data.split_seed", "nothing is drawn by it: set data.split to the fraction to hold out");
+    if (c->data.split_seed && !c->data.shuffle)
+        return CONFIG_FAIL(c, "data.split_seed",
+            "samples held out at random leave no order as it lies in the files, which data.shuffle: false asks for; "
+            "set it to 0, or let data.shuffle be true");
     if (c->data.end >= c->model.vocab)
         return CONFIG_FAIL(c, "data.end", "there is no token %lld in a vocabulary of %lld (model.vocab)",
             (long long)c->data.end, (long long)c->model.vocab);

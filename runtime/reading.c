@@ -55,6 +55,7 @@ static int open_train(struct reading *r, const struct sherd_config *c, int64_t *
         return SHERD_OK;
     int st = mix_init(&r->mix, r->train, &desc, weights, c->data.split, c->batch.seq);
     mem_free(weights);
+    r->mix.split_seed = (uint64_t)c->data.split_seed;
     *windows = r->mix.draws;
     return st;
 }
@@ -88,8 +89,9 @@ static void tell(const struct reading *r, const struct sherd_config *c)
         log_info("data.train: %s: %s samples, %s of them in an epoch", c->data.train.items[i],
             text_commas(r->mix.sources[i].windows, a), text_commas(r->mix.sources[i].draws, b));
     if (r->mix.held > 0)
-        log_info("data.split: %s samples held out of %s", text_commas(r->mix.held, a),
-            text_commas(r->mix.held + windows, b));
+        log_info("data.split: %s samples held out of %s, %s", text_commas(r->mix.held, a),
+            text_commas(r->mix.held + windows, b),
+            c->data.split_seed ? "at random by data.split_seed" : "those at the end");
 }
 
 int reading_open(struct reading *r, struct sherd_config *c, int rank, int world)

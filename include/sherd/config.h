@@ -109,6 +109,7 @@ struct sherd_config {
         struct sherd_texts train, val; /* files or folders */
         struct sherd_texts weights;    /* numbers, one for each of `train`: passes over it in an epoch */
         double split;                  /* fraction of `train` that is kept for evaluation */
+        int64_t split_seed;            /* which samples that are; 0 = those at the end */
         enum sherd_format format;
         int64_t end; /* token that ends documents; -1 = of no concern */
         int shuffle;

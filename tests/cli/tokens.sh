@@ -65,6 +65,20 @@ cmp -s two/tokenizer.json mixed/tokenizer.json || complain "not the first tokeni
 run 0 train tiny.yaml "${sets[@]}" --set run.dir=single --set data.train=[one1/tokens-000001.bin,two] --set train.steps=1
 cmp -s "$tokenizers/qwen.json" single/tokenizer.json || complain "no tokenizer beside a file that was named"
 
+# Held out at random: the same samples for the same seed.
+for seed in 0 5 5 6; do
+    run 0 train tiny.yaml "${sets[@]}" --set run.dir=held$seed --set train.steps=2 --set data.split_seed=$seed \
+        --set optim.lr=0 --set run.resume=never
+    grep -h 'validation loss' err | tail -n 1 | sed 's/.*loss //' >>losses
+    rm -r held$seed
+done
+[ "$(sed -n 2p losses)" = "$(sed -n 3p losses)" ] && [ "$(sort -u losses | wc -l)" -eq 3 ] ||
+    { complain "samples held out by seeds"; show losses; }
+run 2 train tiny.yaml "${sets[@]}" --set run.dir=x --set data.split_seed=5 --set data.shuffle=false
+has err "data.shuffle: false"
+run 2 train tiny.yaml --set run.dir=x --set data.split_seed=5
+has err "nothing is drawn by it"
+
 # What does not fit.
 run 2 train tiny.yaml --set data.train=[one1] --set run.dir=x
 has err "are of a vocabulary of"

@@ -136,6 +136,74 @@ static void a_split_alone_keeps_the_order_of_the_rest(void **state)
     assert_non_null(strstr(sherd_error(), "b.bin: 31 tokens make 1 samples of batch.seq 28"));
 }
 
+/* Which windows of a source are held out by a seed, as 0 and 1; the others come once an epoch each. */
+static void find_held(unsigned char held[3][A_WINDOWS], uint64_t seed, const double *weights)
+{
+    struct mix mix;
+    int count[3][A_WINDOWS] = { { 0 } }, source;
+    int64_t window;
+    memset(held, 0, 3 * A_WINDOWS);
+    assert_int_equal(mix_init(&mix, tokens, &desc, weights, 0.3, SEQ), SHERD_OK);
+    mix.split_seed = seed;
+    for (int64_t i = 0; i < mix.held; i++) {
+        locate(&mix, mix_held_at(&mix, SEQ, i), &source, &window);
+        assert_int_equal(held[source][window]++, 0);
+    }
+    struct sampler s = { mix.draws, 5, 1 };
+    for (int64_t g = 0; g < 2 * mix.draws; g++) {
+        locate(&mix, mix_at(&mix, &s, SEQ, g), &source, &window);
+        assert_int_equal(held[source][window], 0);
+        count[source][window]++;
+    }
+    for (int i = 0; i < mix.n; i++) {
+        int64_t n = 0;
+        for (int64_t w = 0; w < mix.sources[i].windows + mix.sources[i].held; w++) {
+            assert_int_equal(count[i][w], held[i][w] ? 0 : 2);
+            n += held[i][w];
+        }
+        assert_int_equal(n, mix.sources[i].held);
+    }
+    mix_finish(&mix);
+}
+
+static void samples_may_be_held_out_at_random(void **state)
+{
+    (void)state;
+    static const double ones[] = { 1, 1, 1 };
+    unsigned char a[3][A_WINDOWS], b[3][A_WINDOWS], end[3][A_WINDOWS];
+    find_held(end, 0, ones);
+    assert_int_equal(end[0][A_WINDOWS - 1], 1);
+    find_held(a, 7, ones);
+    find_held(b, 7, ones);
+    assert_memory_equal(a, b, sizeof(a));
+    assert_true(memcmp(a, end, sizeof(a)) != 0);
+    find_held(b, 8, ones);
+    assert_true(memcmp(a, b, sizeof(a)) != 0);
+}
+
+/* The same where all paths are one stream. */
+static void one_stream_may_be_split_at_random(void **state)
+{
+    (void)state;
+    struct mix mix;
+    int64_t n = (tokens_count(tokens) - 1) / SEQ, before_end = 0;
+    unsigned char seen[A_WINDOWS + B_WINDOWS + C_WINDOWS + 1] = { 0 };
+    assert_int_equal(mix_init(&mix, tokens, &desc, NULL, 0.3, SEQ), SHERD_OK);
+    mix.split_seed = 3;
+    struct sampler s = { mix.draws, 5, 1 };
+    for (int64_t g = 0; g < mix.draws; g++)
+        seen[mix_at(&mix, &s, SEQ, g) / SEQ]++;
+    for (int64_t i = 0; i < mix.held; i++) {
+        int64_t window = mix_held_at(&mix, SEQ, i) / SEQ;
+        seen[window]++;
+        before_end += window < mix.draws;
+    }
+    for (int64_t w = 0; w < n; w++)
+        assert_int_equal(seen[w], 1);
+    assert_true(before_end > 0);
+    mix_finish(&mix);
+}
+
 static void what_follows_an_end_is_no_target(void **state)
 {
     (void)state;
@@ -214,6 +282,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_are_passes_of_an_epoch),
         cmocka_unit_test(a_split_alone_keeps_the_order_of_the_rest),
+        cmocka_unit_test(samples_may_be_held_out_at_random),
+        cmocka_unit_test(one_stream_may_be_split_at_random),
         cmocka_unit_test(what_follows_an_end_is_no_target),
         cmocka_unit_test(ahead_gives_what_is_asked_for),
         cmocka_unit_test(ahead_tells_what_cannot_be_read),
