@@ -100,6 +100,7 @@ static const struct sample samples[] = {
     SAMPLE(data, train, "data/a.txt", "[data/a.txt]"),
     SAMPLE(data, weights, "[0.5]", "[0.5]", "data.train=x"),
     SAMPLE(data, split, "0.1", "0.1"),
+    SAMPLE(data, split_seed, "7", "7", "data.split=0.1"),
     SAMPLE(data, end, "10", "10"),
     SAMPLE(data, val, "[a, b c]", "[a, \"b c\"]"),
     SAMPLE(data, format, "llmc", "llmc"),
