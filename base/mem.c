@@ -118,6 +118,28 @@ void mem_free(void *p)
     free(p);
 }
 
+/* The number after `name` in a small file of the kernel; 0 = there is none. */
+static uint64_t read_number(const char *path, const char *name)
+{
+    char text[4096];
+    unsigned long long value;
+    read_text(path, text, sizeof(text));
+    const char *at = strstr(text, name);
+    return at && sscanf(at + strlen(name), " %llu", &value) == 1 ? value : 0;
+}
+
+uint64_t mem_available(void)
+{
+    uint64_t left = read_number("/proc/meminfo", "MemAvailable:") << 10;
+    if (!left)
+        left = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t most = read_number("/sys/fs/cgroup/memory.max", "");
+    uint64_t used = read_number("/sys/fs/cgroup/memory.current", "");
+    uint64_t cached = read_number("/sys/fs/cgroup/memory.stat", "inactive_file ");
+    used -= MIN(used, cached); /* which goes when somebody needs the room */
+    return most ? MIN(left, most - MIN(most, used)) : left;
+}
+
 uint64_t mem_count(void)
 {
     return atomic_load_explicit(&count, memory_order_relaxed);

@@ -28,6 +28,10 @@ int mem_grow(void *items, int *cap, int need, size_t size);
 #define MEM_LIMITS_BYTES 320
 void mem_limits(char *out, size_t bytes);
 
+/* Bytes of host memory that could be had now, as the system estimates them, within the limit of the container
+ * if there is one. */
+uint64_t mem_available(void);
+
 /* Number of allocations so far in this process: a step makes none. */
 uint64_t mem_count(void);
 /* The k-th allocation from now (1 = the next) fails once, in whatever thread; 0 = none. For tests. */

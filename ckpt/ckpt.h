@@ -58,23 +58,40 @@ struct ckpt_keep {
 int ckpt_save(const struct ckpt_job *job, const char *dir);
 
 /* The same in parts, so that training goes on beside the writing. One for each rank, used for save after
- * save. `buffer` bytes of host memory hold what is on its way: with less than ckpt_job_bytes, starting a save
- * waits until the rest is written; 0 = a few pieces. */
+ * save. `buffer` bytes of host memory hold what is on its way: with less than ckpt_job_bytes, the copies off
+ * the device wait until the rest is written; 0 = a few pieces. */
 struct ckpt_saver;
 int ckpt_saver_create(
     struct ckpt_saver **out, struct sherd_comm *comm, struct sherd_device *dev, uint64_t buffer);
 /* Waits for what this rank is writing; a save that was not finished leaves its temporary folder. */
 void ckpt_saver_destroy(struct ckpt_saver *saver); /* NULL is fine */
-/* Collective. Queues the copies off the device and returns; the layout and its names stay, the views may be
- * changed by work that waits for *taken (not NULL). One save at a time. keep: rotate after it; or NULL. */
-int ckpt_saver_start(struct ckpt_saver *saver, const struct ckpt_job *job, const char *dir,
-    const struct ckpt_keep *keep, struct sherd_event **taken);
+/* Carries the copies: what it waits for before ckpt_saver_start is done before any of them. */
+struct sherd_queue *ckpt_saver_queue(const struct ckpt_saver *saver);
+/* Collective. Begins and returns, a thread sees to the copies; the layout and its names stay, what a view
+ * holds is changed by nothing but work behind ckpt_saver_await. One save at a time. keep: rotate after it; or
+ * NULL. */
+int ckpt_saver_start(
+    struct ckpt_saver *saver, const struct ckpt_job *job, const char *dir, const struct ckpt_keep *keep);
+/* From now on work of `queue` comes after the copies of a unit, for the save that was started last. Waits in
+ * the host until these have been asked for: for the disk, where the buffer does not hold all. */
+int ckpt_saver_await(struct ckpt_saver *saver, int unit, struct sherd_queue *queue);
 /* Collective. Takes the next step if all ranks have come to it: none waits for a disk. *busy is 0 when the
  * save is over, and the status then says how; also 0 when none was under way. */
 int ckpt_saver_poll(struct ckpt_saver *saver, int *busy);
 /* Collective. The same to the end. */
 int ckpt_saver_wait(struct ckpt_saver *saver);
 uint64_t ckpt_saver_memory(const struct ckpt_saver *saver); /* host bytes for what is on its way */
+
+/* What the last save that ended well took. */
+struct ckpt_times {
+    int64_t step;                 /* -1: there was none */
+    uint64_t bytes, copied_bytes; /* of all files; off the device, by this rank */
+    double seconds;               /* from the start to the end that was seen */
+    double begin_seconds;         /* in ckpt_saver_start */
+    double copy_seconds;          /* from there until the last copy was done */
+    double wait_seconds;          /* that queues stood in ckpt_saver_await */
+};
+const struct ckpt_times *ckpt_saver_times(const struct ckpt_saver *saver);
 
 /* Collective. The buffer with which a save of the job never waits for a disk, on this rank; and the bytes of
  * all files of the checkpoint. */

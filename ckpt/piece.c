@@ -137,9 +137,14 @@ int piece_list_init(struct piece_list *list, const struct ckpt_job *job, enum ck
     if (st == SHERD_OK)
         st = st_header_text(&list->header, &list->header_bytes, &list->file_bytes, list->items, list->n,
             list->meta, PIECE_META);
-    if (st != SHERD_OK)
+    if (st != SHERD_OK) {
         piece_list_finish(list);
-    return st;
+        return st;
+    }
+    uint64_t at = list->header_bytes;
+    for (int i = 0; i < list->n; at += list->pieces[i].bytes, i++)
+        list->pieces[i].offset = at;
+    return SHERD_OK;
 }
 
 void piece_list_finish(struct piece_list *list)

@@ -20,6 +20,7 @@ struct piece {
     int halves;         /* data and low are halves of floats, as in the view */
     const int16_t *low; /* may be NULL */
     size_t bytes;       /* in the file */
+    uint64_t offset;    /* there */
 };
 
 /* One file to write. */

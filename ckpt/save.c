@@ -27,7 +27,8 @@ struct ckpt_saver {
     struct sherd_comm *comm;
     struct stream *stream;
     enum { IDLE, WRITING, COMMITTING } phase;
-    int told;  /* how files are written */
+    int told; /* how files are written */
+    struct ckpt_times times;
     int *busy; /* of all ranks */
     struct save save;
 };
@@ -191,11 +192,29 @@ static void save_finish(struct save *s)
 
 /* ---- the way of a save ---- */
 
+/* What it took; nobody fails for that. */
+static void take_times(struct ckpt_saver *saver)
+{
+    struct save *s = &saver->save;
+    struct fill_times fill;
+    if (fill_read(stream_fill(saver->stream), &fill) != SHERD_OK)
+        log_warn("how long training waited for a save is not known: %s", sherd_error());
+    saver->times = (struct ckpt_times){ .step = s->manifest.meta.step,
+        .bytes = s->total,
+        .copied_bytes = fill.bytes,
+        .seconds = clock_seconds() - s->start,
+        .begin_seconds = s->begun - s->start,
+        .copy_seconds = fill.copied,
+        .wait_seconds = fill.waited };
+}
+
 /* The save is over, well or not. */
 static int end(struct ckpt_saver *saver, int st)
 {
     struct save *s = &saver->save;
     char bytes[32], took[32], how[64];
+    if (st == SHERD_OK)
+        take_times(saver);
     if (st != SHERD_OK && s->rank == 0) {
         struct file_watch before = comm_beat_with_files(saver->comm);
         save_clean_up(s, st);
@@ -207,7 +226,7 @@ static int end(struct ckpt_saver *saver, int st)
         }
         saver->told = 1;
         log_info("saved %s: %s in %s", s->final, text_human_bytes((double)s->total, bytes),
-            text_took(clock_seconds() - s->start, took));
+            text_took(saver->times.seconds, took));
         if (s->manifest.meta.nonfinite)
             log_warn("%s holds values that are infinite or not a number: it is kept, and never resumed from "
                      "by itself",
@@ -264,6 +283,7 @@ int ckpt_saver_create(
     if (!saver)
         return SHERD_ENOMEM;
     saver->comm = comm;
+    saver->times.step = -1;
     saver->busy = mem_zalloc((size_t)sherd_comm_size(comm), sizeof(*saver->busy));
     int st = saver->busy ? stream_create(&saver->stream, dev, buffer, WRITE_ANY) : SHERD_ENOMEM;
     if (st != SHERD_OK) {
@@ -285,13 +305,28 @@ void ckpt_saver_destroy(struct ckpt_saver *saver)
     mem_free(saver);
 }
 
+const struct ckpt_times *ckpt_saver_times(const struct ckpt_saver *saver)
+{
+    return &saver->times;
+}
+
 uint64_t ckpt_saver_memory(const struct ckpt_saver *saver)
 {
     return stream_memory(saver->stream);
 }
 
-int ckpt_saver_start(struct ckpt_saver *saver, const struct ckpt_job *job, const char *dir,
-    const struct ckpt_keep *keep, struct sherd_event **taken)
+struct sherd_queue *ckpt_saver_queue(const struct ckpt_saver *saver)
+{
+    return fill_queue(stream_fill(saver->stream));
+}
+
+int ckpt_saver_await(struct ckpt_saver *saver, int unit, struct sherd_queue *queue)
+{
+    return fill_await(stream_fill(saver->stream), unit, queue);
+}
+
+int ckpt_saver_start(
+    struct ckpt_saver *saver, const struct ckpt_job *job, const char *dir, const struct ckpt_keep *keep)
 {
     struct save *s = &saver->save;
     if (saver->phase != IDLE)
@@ -309,9 +344,8 @@ int ckpt_saver_start(struct ckpt_saver *saver, const struct ckpt_job *job, const
     if (st != SHERD_OK)
         return end(saver, st);
     saver->phase = WRITING;
-    stream_start(saver->stream, s->files, s->n_kinds, s->block, s->temp);
-    if (taken)
-        *taken = stream_taken(saver->stream);
+    stream_start(saver->stream, s->files, s->n_kinds, job->layout->n_units, s->block, s->temp);
+    s->begun = clock_seconds();
     return SHERD_OK;
 }
 
@@ -344,7 +378,7 @@ int ckpt_save(const struct ckpt_job *job, const char *dir)
     struct ckpt_saver *saver = NULL;
     int st = comm_agree(job->comm, ckpt_saver_create(&saver, job->comm, job->dev, 0));
     if (st == SHERD_OK)
-        st = ckpt_saver_start(saver, job, dir, NULL, NULL);
+        st = ckpt_saver_start(saver, job, dir, NULL);
     if (st == SHERD_OK)
         st = ckpt_saver_wait(saver);
     ckpt_saver_destroy(saver);

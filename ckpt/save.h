@@ -32,7 +32,7 @@ struct save {
     struct manifest manifest; /* without sums; owns copies of the job's texts */
     struct ckpt_keep keep;
     int rotates;
-    double start;
+    double start, begun;
 };
 
 /* The sums of a rank's file. */

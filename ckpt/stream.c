@@ -1,54 +1,31 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Slabs between a caller and a thread: see ckpt/stream.h. A slab is free, being filled, full (in order), or
- * being written; the thread never holds back a written one while somebody could be waiting for it.
+ * The thread that writes: see ckpt/stream.h. It takes full slabs in order, and never holds back a written one
+ * while somebody could be waiting for it.
  */
 #include "ckpt/stream.h"
 
-#include <assert.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-
-#include <sherd/ops.h>
 
 #include "base/file.h"
 #include "base/status.h"
 #include "base/thread.h"
 #include "ckpt/format.h"
 
-#define SLABS_LEAST 4
 #define WRITES_MOST 8 /* at a time */
 
-struct slab {
-    char *data;
-    struct sherd_event *copied;
-    struct write_op op;
-    struct stream_file *file;
-    uint64_t offset;
-    size_t bytes;
-    struct slab *next;
-};
-
 struct stream {
-    struct sherd_device *dev;
-    struct sherd_comm *comm;   /* told of every call, may be NULL */
-    struct sherd_queue *queue; /* carries the copies */
-    struct sherd_event *taken;
+    struct sherd_comm *comm; /* told of every call, may be NULL */
     struct write_queue *writes;
-    void *memory;
-    struct slab *slabs;
-    int n_slabs;
+    struct slabs slabs;
+    struct fill *fill;
     pthread_t thread;
     int has_thread;
-    pthread_mutex_t lock;
-    pthread_cond_t more, changed; /* for the thread; for the caller */
-    struct slab *free, *full, **full_end;
-    int filling, busy, stop; /* filling: more slabs may come */
-    int broken;              /* written slabs do not come back */
-    int fill_status;         /* of the caller's part, and its text */
-    char fill_text[1024];
+    /* under the lock of the slabs */
+    int busy, stop;
     int (*fn)(void *ctx);
     void *ctx;
     int status;
@@ -134,22 +111,17 @@ static void take_written(struct stream *s)
     if (!op) { /* the queue is of no use any more; its slabs are given up with it */
         keep_failure(s, st);
         s->writing = 0;
-        pthread_mutex_lock(&s->lock);
-        s->broken = 1;
-        pthread_cond_broadcast(&s->changed);
-        pthread_mutex_unlock(&s->lock);
+        pthread_mutex_lock(&s->slabs.lock);
+        s->slabs.broken = 1;
+        pthread_cond_broadcast(&s->slabs.changed);
+        pthread_mutex_unlock(&s->slabs.lock);
         return;
     }
-    struct slab *slab = (struct slab *)((char *)op - offsetof(struct slab, op));
     s->writing--;
     if (s->comm)
         comm_beat(s->comm);
-    pthread_mutex_lock(&s->lock);
     keep_failure(s, st);
-    slab->next = s->free;
-    s->free = slab;
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
+    slabs_give_back(&s->slabs, (struct slab *)((char *)op - offsetof(struct slab, op)));
 }
 
 static void put_slab(struct stream *s, struct slab *slab)
@@ -204,11 +176,7 @@ static void handle(struct stream *s, struct slab *slab)
             take_written(s);
         put_slab(s, slab);
     } else {
-        pthread_mutex_lock(&s->lock);
-        slab->next = s->free;
-        s->free = slab;
-        pthread_cond_broadcast(&s->changed);
-        pthread_mutex_unlock(&s->lock);
+        slabs_give_back(&s->slabs, slab);
     }
     if (last && s->fd >= 0)
         end_file(s);
@@ -224,16 +192,17 @@ static void end_save(struct stream *s)
 /* One thing to do; the lock is held, and let go meanwhile. 0: nothing. */
 static int work(struct stream *s)
 {
-    struct slab *slab = s->full;
+    struct slabs *slabs = &s->slabs;
+    struct slab *slab = slabs->full;
     if (slab) {
-        s->full = slab->next;
-        if (!s->full)
-            s->full_end = &s->full;
-    } else if (!s->busy || (!s->writing && !s->fn && s->filling)) {
+        slabs->full = slab->next;
+        if (!slabs->full)
+            slabs->full_end = &slabs->full;
+    } else if (!s->busy || (!s->writing && !s->fn && slabs->filling)) {
         return 0;
     }
-    int (*fn)(void *) = s->fn, over = !slab && !s->writing && !s->filling;
-    pthread_mutex_unlock(&s->lock);
+    int (*fn)(void *) = s->fn, over = !slab && !s->writing && !slabs->filling;
+    pthread_mutex_unlock(&slabs->lock);
     if (slab)
         handle(s, slab);
     else if (s->writing)
@@ -242,11 +211,11 @@ static int work(struct stream *s)
         keep_failure(s, fn(s->ctx));
     else
         end_save(s);
-    pthread_mutex_lock(&s->lock);
+    pthread_mutex_lock(&slabs->lock);
     if (over) {
         s->busy = 0;
         s->fn = NULL;
-        pthread_cond_broadcast(&s->changed);
+        pthread_cond_broadcast(&slabs->changed);
     }
     return 1;
 }
@@ -254,7 +223,7 @@ static int work(struct stream *s)
 static void *serve(void *arg)
 {
     struct stream *s = arg;
-    pthread_mutex_lock(&s->lock);
+    pthread_mutex_lock(&s->slabs.lock);
     for (;;) {
         if (s->comm)
             comm_beat_with_files(s->comm);
@@ -262,32 +231,13 @@ static void *serve(void *arg)
             continue;
         if (s->stop)
             break;
-        pthread_cond_wait(&s->more, &s->lock);
+        pthread_cond_wait(&s->slabs.more, &s->slabs.lock);
     }
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->slabs.lock);
     return NULL;
 }
 
 /* ---- the caller ---- */
-
-static int alloc_slabs(struct stream *s, uint64_t bytes)
-{
-    int64_t n = MAX(SLABS_LEAST, (int64_t)((bytes + CKPT_SLAB_BYTES - 1) / CKPT_SLAB_BYTES));
-    s->slabs = mem_zalloc((size_t)n, sizeof(*s->slabs));
-    if (!s->slabs)
-        return SHERD_ENOMEM;
-    s->n_slabs = (int)n;
-    int st = sherd_host_alloc(s->dev, &s->memory, (size_t)n * CKPT_SLAB_BYTES + FILE_DIRECT_ALIGN);
-    SHERD_TRY(status_context(st, "host memory to save through, %lld slabs", (long long)n));
-    char *at = (char *)(uintptr_t)round_up((int64_t)(uintptr_t)s->memory, FILE_DIRECT_ALIGN);
-    for (int i = 0; i < s->n_slabs; i++) {
-        s->slabs[i].data = at + (size_t)i * CKPT_SLAB_BYTES;
-        SHERD_TRY(sherd_event_create(&s->slabs[i].copied, s->dev));
-        s->slabs[i].next = s->free;
-        s->free = &s->slabs[i];
-    }
-    return SHERD_OK;
-}
 
 int stream_create(struct stream **out, struct sherd_device *dev, uint64_t bytes, enum write_kind kind)
 {
@@ -295,16 +245,10 @@ int stream_create(struct stream **out, struct sherd_device *dev, uint64_t bytes,
     struct stream *s = mem_zalloc(1, sizeof(*s));
     if (!s)
         return SHERD_ENOMEM;
-    s->dev = dev;
     s->fd = -1;
-    s->full_end = &s->full;
-    pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->more, NULL);
-    pthread_cond_init(&s->changed, NULL);
-    SHERD_TRY_OUT(sherd_queue_create(&s->queue, dev, SHERD_QUEUE_SIDE));
-    SHERD_TRY_OUT(sherd_event_create(&s->taken, dev));
-    SHERD_TRY_OUT(alloc_slabs(s, bytes));
+    SHERD_TRY_OUT(slabs_init(&s->slabs, dev, bytes));
     SHERD_TRY_OUT(write_queue_create(&s->writes, WRITES_MOST, kind));
+    SHERD_TRY_OUT(fill_create(&s->fill, &s->slabs));
     SHERD_TRY_OUT(thread_start(&s->thread, serve, s, "the thread that saves"));
     s->has_thread = 1;
 out:
@@ -320,195 +264,76 @@ void stream_destroy(struct stream *s)
 {
     if (!s)
         return;
-    pthread_mutex_lock(&s->lock);
-    s->stop = 1;
-    pthread_cond_signal(&s->more);
-    pthread_mutex_unlock(&s->lock);
-    if (s->has_thread)
+    fill_destroy(s->fill); /* first: it waits for slabs that the other thread gives back */
+    if (s->has_thread) {
+        pthread_mutex_lock(&s->slabs.lock);
+        s->stop = 1;
+        pthread_cond_signal(&s->slabs.more);
+        pthread_mutex_unlock(&s->slabs.lock);
         pthread_join(s->thread, NULL);
-    write_queue_destroy(s->writes);
-    for (int i = 0; i < s->n_slabs; i++) {
-        if (s->slabs[i].copied)
-            sherd_event_destroy(s->slabs[i].copied);
     }
-    if (s->taken)
-        sherd_event_destroy(s->taken);
-    if (s->queue)
-        sherd_queue_destroy(s->queue);
-    if (s->memory)
-        sherd_host_free(s->dev, s->memory);
-    mem_free(s->slabs);
-    pthread_cond_destroy(&s->changed);
-    pthread_cond_destroy(&s->more);
-    pthread_mutex_destroy(&s->lock);
+    write_queue_destroy(s->writes);
+    slabs_finish(&s->slabs);
     mem_free(s);
 }
 
 void stream_tell(struct stream *s, struct sherd_comm *comm)
 {
-    pthread_mutex_lock(&s->lock);
+    pthread_mutex_lock(&s->slabs.lock);
     s->comm = comm;
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->slabs.lock);
 }
 
 uint64_t stream_memory(const struct stream *s)
 {
-    return (uint64_t)s->n_slabs * CKPT_SLAB_BYTES;
+    return (uint64_t)s->slabs.n * CKPT_SLAB_BYTES;
 }
 
-/* What is being put into slabs. */
-struct filler {
-    struct stream *s;
-    struct stream_file *file;
-    struct slab *slab;
-    uint64_t at;
-};
-
-static struct slab *wait_for_slab(struct stream *s)
+struct fill *stream_fill(const struct stream *s)
 {
-    pthread_mutex_lock(&s->lock);
-    while (!s->free && !s->broken)
-        pthread_cond_wait(&s->changed, &s->lock);
-    struct slab *slab = s->free;
-    if (slab)
-        s->free = slab->next;
-    pthread_mutex_unlock(&s->lock);
-    return slab;
+    return s->fill;
 }
 
-static int hand_over(struct filler *w)
+void stream_start(
+    struct stream *s, struct stream_file *files, int n, int n_units, uint64_t block, const char *dir)
 {
-    struct stream *s = w->s;
-    struct slab *slab = w->slab;
-    w->slab = NULL;
-    int st = sherd_event_record(slab->copied, s->queue);
-    pthread_mutex_lock(&s->lock);
-    slab->next = NULL;
-    *s->full_end = slab;
-    s->full_end = &slab->next;
-    pthread_cond_signal(&s->more);
-    pthread_mutex_unlock(&s->lock);
-    return st;
-}
-
-/* Bytes [at, at + n) of a piece. */
-static int fill_slab(struct filler *w, char *to, const struct piece *piece, size_t at, size_t n)
-{
-    if (!piece->halves)
-        return sherd_copy(w->s->queue, &(struct sherd_copy){ to, piece->data + at, n });
-    size_t first = at / sizeof(float);
-    assert(at % sizeof(float) == 0 && n % sizeof(float) == 0); /* as slabs and headers are */
-    return sherd_join(w->s->queue, &(struct sherd_join){ .master = (float *)to,
-                                       .param = (const uint16_t *)piece->data + first,
-                                       .low = piece->low ? piece->low + first : NULL,
-                                       .n = (int64_t)(n / sizeof(float)) });
-}
-
-/* From the host, or a piece. */
-static int fill(struct filler *w, const char *from, const struct piece *piece, size_t bytes)
-{
-    for (size_t at = 0; at < bytes;) {
-        if (!w->slab) {
-            w->slab = wait_for_slab(w->s);
-            if (!w->slab)
-                return SHERD_FAIL(SHERD_EIO, "%s: writing has stopped", w->file->path);
-            w->slab->file = w->file;
-            w->slab->offset = w->at;
-            w->slab->bytes = 0;
-        }
-        size_t n = MIN(bytes - at, CKPT_SLAB_BYTES - w->slab->bytes);
-        char *to = w->slab->data + w->slab->bytes;
-        if (piece)
-            SHERD_TRY(fill_slab(w, to, piece, at, n));
-        else
-            memcpy(to, from + at, n);
-        w->slab->bytes += n;
-        w->at += n;
-        at += n;
-        if (w->slab->bytes == CKPT_SLAB_BYTES || w->at == w->file->list->file_bytes)
-            SHERD_TRY(hand_over(w));
-    }
-    return SHERD_OK;
-}
-
-static int fill_file(struct filler *w)
-{
-    const struct piece_list *list = w->file->list;
-    SHERD_TRY(fill(w, list->header, NULL, list->header_bytes));
-    for (int i = 0; i < list->n; i++)
-        SHERD_TRY(fill(w, NULL, &list->pieces[i], list->pieces[i].bytes));
-    return SHERD_OK;
-}
-
-static void begin(struct stream *s, int filling)
-{
-    s->status = s->fill_status = SHERD_OK;
+    pthread_mutex_lock(&s->slabs.lock);
+    s->status = SHERD_OK;
     s->busy = 1;
-    s->filling = filling;
-}
-
-void stream_start(struct stream *s, struct stream_file *files, int n, uint64_t block, const char *dir)
-{
-    struct filler w = { .s = s };
-    int st = SHERD_OK;
-    pthread_mutex_lock(&s->lock);
-    begin(s, 1);
+    s->slabs.filling = 1;
     s->block = block;
     s->dir = dir;
-    pthread_mutex_unlock(&s->lock);
-    for (int i = 0; i < n && st == SHERD_OK; i++) {
-        w.file = &files[i];
-        w.at = 0;
-        st = fill_file(&w);
-    }
-    SHERD_KEEP(st, sherd_event_record(s->taken, s->queue));
-    pthread_mutex_lock(&s->lock);
-    if (w.slab) { /* a copy failed in the middle of it */
-        w.slab->next = s->free;
-        s->free = w.slab;
-    }
-    s->fill_status = st;
-    if (st != SHERD_OK)
-        snprintf(s->fill_text, sizeof(s->fill_text), "%s", sherd_error());
-    s->filling = 0;
-    pthread_cond_signal(&s->more);
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->slabs.lock);
+    fill_start(s->fill, files, n, n_units);
 }
 
 void stream_run(struct stream *s, int (*fn)(void *ctx), void *ctx)
 {
-    pthread_mutex_lock(&s->lock);
-    begin(s, 0);
+    pthread_mutex_lock(&s->slabs.lock);
+    s->status = SHERD_OK;
+    s->busy = 1;
     s->fn = fn;
     s->ctx = ctx;
-    pthread_cond_signal(&s->more);
-    pthread_mutex_unlock(&s->lock);
+    pthread_cond_signal(&s->slabs.more);
+    pthread_mutex_unlock(&s->slabs.lock);
 }
 
 int stream_busy(struct stream *s)
 {
-    pthread_mutex_lock(&s->lock);
+    pthread_mutex_lock(&s->slabs.lock);
     int busy = s->busy;
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&s->slabs.lock);
     return busy;
 }
 
 int stream_wait(struct stream *s)
 {
-    pthread_mutex_lock(&s->lock);
+    pthread_mutex_lock(&s->slabs.lock);
     while (s->busy)
-        pthread_cond_wait(&s->changed, &s->lock);
+        pthread_cond_wait(&s->slabs.changed, &s->slabs.lock);
     int st = s->status == SHERD_OK ? SHERD_OK : status_adopt(s->status, s->text);
-    if (st == SHERD_OK && s->fill_status != SHERD_OK)
-        st = status_adopt(s->fill_status, s->fill_text);
-    pthread_mutex_unlock(&s->lock);
-    SHERD_KEEP(st, sherd_queue_sync(s->queue));
-    return st;
-}
-
-struct sherd_event *stream_taken(const struct stream *s)
-{
-    return s->taken;
+    pthread_mutex_unlock(&s->slabs.lock);
+    return st == SHERD_OK ? fill_status(s->fill) : st;
 }
 
 void stream_how(const struct stream *s, char out[64])

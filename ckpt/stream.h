@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * The files of one rank on their way from the device to the disk. The caller queues copies into slabs of host
- * memory; a thread takes the slabs in order, sums them, writes them and syncs the files. Memory is the slabs,
- * however much there is to write: where they run out, the caller waits for the disk.
+ * The files of one rank on their way from the device to the disk: one thread fills slabs of host memory from
+ * the device (ckpt/fill.h), another takes them in order, sums them, writes them and syncs the files. Where
+ * the slabs run out, filling waits for the disk; the caller never does.
  */
 #ifndef SHERD_CKPT_STREAM_H
 #define SHERD_CKPT_STREAM_H
 
-#include "base/write.h"
+#include "ckpt/fill.h"
 #include "ckpt/piece.h"
 
 struct stream;
@@ -34,9 +34,12 @@ void stream_destroy(struct stream *stream); /* waits for what is under way; NULL
 void stream_tell(struct stream *stream, struct sherd_comm *comm);
 uint64_t stream_memory(const struct stream *stream);
 
-/* Begins to write the files, and to sync `dir` after. Returns when all copies are queued; a failure is told
- * by stream_wait alone, so that ranks stay in step. The stream is idle. */
-void stream_start(struct stream *stream, struct stream_file *files, int n, uint64_t block, const char *dir);
+/* What waits for the copies off the device, and what these wait for. */
+struct fill *stream_fill(const struct stream *stream);
+/* Begins to write the n files of a model of n_units, and to sync `dir` after. Returns at once; a failure is
+ * told by stream_wait alone, so that ranks stay in step. The stream is idle. */
+void stream_start(
+    struct stream *stream, struct stream_file *files, int n, int n_units, uint64_t block, const char *dir);
 /* Runs fn beside the caller; the stream is idle. */
 void stream_run(struct stream *stream, int (*fn)(void *ctx), void *ctx);
 /* 1 while the thread has something to do. */
@@ -44,8 +47,6 @@ int stream_busy(struct stream *stream);
 /* Waits for the end of what was begun last; how it ended. */
 int stream_wait(struct stream *stream);
 
-/* Reached when all copies off the device are done: what is being saved may be changed after it. */
-struct sherd_event *stream_taken(const struct stream *stream);
 /* "io_uring, past the page cache" */
 void stream_how(const struct stream *stream, char out[64]);
 

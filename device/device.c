@@ -328,7 +328,7 @@ int sherd_event_record(struct sherd_event *event, struct sherd_queue *queue)
 int sherd_event_wait(struct sherd_queue *queue, struct sherd_event *event)
 {
     SHERD_TRY(same_device("event_wait", event, queue));
-    struct device_probe *probe = queue->dev->probe;
+    struct device_probe *probe = queue->apart ? NULL : queue->dev->probe;
     if (!probe)
         return event->dev->ops->event_wait(queue, event);
     SHERD_TRY(probe->begin(probe, queue, &(struct probe_span){ .kind = PROBE_WAIT, .name = "wait" }));
@@ -394,7 +394,7 @@ static int call_op(struct sherd_queue *queue, enum op_index op, const void *args
     double flops = op_flops(op, args);
     if (flops > 0)
         dev->flops += flops;
-    struct device_probe *probe = dev->probe;
+    struct device_probe *probe = queue->apart ? NULL : dev->probe;
     if (!probe || !probe->ops)
         return dev->ops->op[op](queue, args);
     struct probe_span span = { .kind = PROBE_OP, .name = op_names[op], .op = op, .args = args };

@@ -102,6 +102,8 @@ struct sherd_device {
 struct sherd_queue {
     struct sherd_device *dev;
     enum sherd_queue_kind kind;
+    int apart; /* its work is another thread's than the one that submits steps: no probe sees it, and it is
+                  never part of what is kept */
     void *impl;
 };
 

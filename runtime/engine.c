@@ -91,6 +91,7 @@ static int alloc_work(struct sherd_engine *e)
     memset(e->host_scalars, 0, p->scalar_bytes);
     SHERD_TRY(sherd_event_create(&e->scalars_ready, e->dev));
     SHERD_TRY(sherd_event_create(&e->clipped, e->dev));
+    SHERD_TRY(sherd_event_create(&e->ended, e->dev));
     for (int i = 0; i < PLAN_BATCH_SLOTS; i++) {
         struct engine_batch_slot *slot = &e->batches[i];
         char *at = (char *)e->batch + p->scalar_bytes + (size_t)(2 * i) * p->token_bytes;
@@ -163,7 +164,7 @@ static int compare_plans(struct sherd_engine *e, const struct sherd_config *c)
     return st;
 }
 
-int sherd_engine_create(struct sherd_engine **out, const struct sherd_engine_desc *desc)
+int sherd_engine_create_blank(struct sherd_engine **out, const struct sherd_engine_desc *desc)
 {
     int st = SHERD_OK;
     *out = NULL;
@@ -202,7 +203,7 @@ int sherd_engine_create(struct sherd_engine **out, const struct sherd_engine_des
     SHERD_KEEP(st, store_expose(&e->store, e->reduce_comm));
     SHERD_KEEP(st, watch_start(e->comm, "init: weights"));
     SHERD_TRY_OUT(comm_agree(e->comm, st));
-    SHERD_TRY_OUT(engine_init_weights(e));
+    e->blank = 1;
 out:
     if (st != SHERD_OK) {
         sherd_engine_destroy(e);
@@ -210,6 +211,27 @@ out:
     }
     *out = e;
     return SHERD_OK;
+}
+
+int sherd_engine_create(struct sherd_engine **out, const struct sherd_engine_desc *desc)
+{
+    struct sherd_engine *e;
+    *out = NULL;
+    SHERD_TRY(sherd_engine_create_blank(&e, desc));
+    int st = engine_init_weights(e);
+    if (st != SHERD_OK) {
+        sherd_engine_destroy(e);
+        return st;
+    }
+    *out = e;
+    return SHERD_OK;
+}
+
+int engine_check_weights(const struct sherd_engine *e)
+{
+    return e->blank ? SHERD_FAIL(SHERD_EINVAL,
+                          "the engine was made without weights: load a checkpoint, or import a model, first")
+                    : SHERD_OK;
 }
 
 void sherd_engine_destroy(struct sherd_engine *e)
@@ -239,6 +261,7 @@ void sherd_engine_destroy(struct sherd_engine *e)
     }
     sherd_event_destroy(e->scalars_ready);
     sherd_event_destroy(e->clipped);
+    sherd_event_destroy(e->ended);
     sherd_host_free(e->dev, e->host_scalars);
     sherd_device_free(e->dev, e->activation);
     sherd_device_free(e->dev, e->saved);
@@ -339,6 +362,7 @@ static int forward_only(struct sherd_engine *e, const struct sherd_batch *batche
 int sherd_engine_eval(
     struct sherd_engine *e, const struct sherd_batch *batches, int n, double *loss, int64_t *tokens)
 {
+    SHERD_TRY(engine_check_weights(e));
     for (int i = 0; i < n; i++)
         SHERD_TRY(step_check_batch(e, &batches[i], i));
     int st = watch_part(e, WATCH_OTHER, "evaluate");
@@ -359,6 +383,7 @@ int sherd_engine_logits(struct sherd_engine *e, const struct sherd_batch *batch,
     int64_t vocab = e->plan.spec->vocab;
     if (vocab == 0)
         return SHERD_FAIL(SHERD_EUNSUPPORTED, "this model has no vocabulary, so it has no logits");
+    SHERD_TRY(engine_check_weights(e));
     SHERD_TRY(step_check_batch(e, batch, 0));
     size_t bytes = (size_t)(batch->batch * e->plan.seq * vocab) * sizeof(float);
     void *dev = NULL;

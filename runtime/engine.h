@@ -51,8 +51,10 @@ struct sherd_engine {
     int64_t step, tokens_seen, samples_seen;
     uint64_t run;              /* names the training that this is a part of: kept over resumes */
     struct ckpt_saver *saver;  /* made for the first save */
-    struct sherd_event *taken; /* of a save: the state may be changed after it; NULL = at once */
+    struct sherd_event *ended; /* update: what a save copies is there */
+    int copying;               /* a save has begun since the last updates: the next wait for its copies */
     int flag;                  /* this rank wishes to stop: goes round with the next step's counts */
+    int blank;                 /* no weights were drawn, loaded or imported yet */
     int broken;                /* a step failed half-way: only destroy is left */
     struct engine_graph graph;
     int64_t update_step;     /* of the updates that are submitted */
@@ -68,6 +70,9 @@ struct sherd_engine {
  * step has returned. */
 int engine_settle(struct sherd_engine *engine);
 
+/* While a save copies: waits for the updates before it, so that none has failed unseen. */
+int engine_settle_saved(struct sherd_engine *engine);
+
 /* sherd_engine_save_start with all that a run may want. */
 struct engine_save {
     const char *dir, *extra;      /* as in sherd_engine_save */
@@ -76,16 +81,27 @@ struct engine_save {
     double loss; /* on the validation data after this step */
 };
 int engine_save_start(struct sherd_engine *engine, const struct engine_save *save);
-/* Makes room for what is on its way of a save: `buffer` bytes of host memory, or as much as the rank's state
- * takes with UINT64_MAX; without it a few MB. Before the first save; sets *memory to what was taken and *all
- * to the bytes of one checkpoint. Collective. */
-int engine_save_prepare(struct sherd_engine *engine, uint64_t buffer, uint64_t *memory, uint64_t *all);
+/* Makes room for what is on its way of a save: `buffer` bytes of host memory, without it a few MB; with
+ * ENGINE_SAVE_AUTO as much as the rank's state takes, if the ranks of the host take no more than half of what
+ * is free, else that half. Before the first save. Collective. */
+#define ENGINE_SAVE_AUTO UINT64_MAX
+struct engine_save_room {
+    uint64_t memory; /* taken */
+    uint64_t state;  /* with so much nothing waits for the disk */
+    uint64_t all;    /* bytes of one checkpoint */
+};
+int engine_save_prepare(struct sherd_engine *engine, uint64_t buffer, struct engine_save_room *room);
+/* What ENGINE_SAVE_AUTO comes to. */
+uint64_t engine_save_auto(uint64_t state, uint64_t available, int ranks);
 
 /* Fills everything whole from the rank's own slices: masters to parameters, then gathers. Collective. */
 int engine_spread(struct sherd_engine *engine);
 
 /* Bytes this rank has sent so far, by collective. */
 void engine_sent(const struct sherd_engine *engine, uint64_t out[SHERD_COLLECTIVES]);
+
+/* EINVAL while there are no weights. */
+int engine_check_weights(const struct sherd_engine *engine);
 
 /* Draws the initial weights: a pure function of the seed and the tensors' names. Collective. */
 int engine_init_weights(struct sherd_engine *engine);
@@ -104,8 +120,8 @@ struct optim_hyper step_hyper(const struct sherd_engine *engine, int64_t step);
 /* Submits a step from its counts to its results; and its updates. */
 int step_run(struct sherd_engine *engine, const struct sherd_batch *micro, int n_micro);
 int step_updates(struct sherd_engine *engine, int64_t step);
-/* Work of `queue` from now on waits for a save to have taken its copy. */
-int step_await_taken(struct sherd_engine *engine, struct sherd_queue *queue);
+/* Work of `queue` from now on waits for a save to have copied everything. */
+int step_await_copies(struct sherd_engine *engine, struct sherd_queue *queue);
 
 /* Runs one micro-batch list over `batch`; list EVAL leaves logits (device, F32) if not NULL. */
 int step_micro(struct sherd_engine *engine, enum program_list list, const struct sherd_batch *batch,

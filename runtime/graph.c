@@ -223,7 +223,7 @@ static int stage(struct sherd_engine *e, const struct sherd_batch *micro, int n_
     struct sherd_rates rates = optim_rates(&hyper);
     memcpy(e->host_scalars + SCALAR_RATES, &rates, sizeof(rates));
     if (g->pending) /* the last step was launched too, and the compute queue has waited for all of it */
-        return step_await_taken(e, e->compute);
+        return step_await_copies(e, e->compute);
     SHERD_TRY(engine_settle(e));
     return sherd_fill(e->compute,
         &(struct sherd_fill){ .dst = e->scalars + SCALAR_FACTOR, .bytes = sizeof(double), .byte = 0xff });

@@ -305,9 +305,9 @@ static const struct key keys[] = {
     { CHOICE("save.what", save.what, what_words, "all"),
       .help = "weights alone are much smaller, to merge or to start from, but no run can resume from them; nothing is for trials" },
     { BOOL("save.async", save.async, "false"),
-      .help = "write checkpoints beside training, which stops for the copy off the device only" },
+      .help = "write checkpoints beside training, which hardly stops for it" },
     { INT("save.buffer", save.buffer, 0, 1e9, "auto"), .flags = KEY_ZERO,
-      .help = "async: MiB of host memory of a rank; auto = what its state takes, so nothing waits for the disk" },
+      .help = "async: MiB of host memory of a rank; auto = what its state takes, so nothing waits for the disk, or half of what is free if that is less" },
     { CHOICE("save.on_failure", save.on_failure, failure_words, "stop"),
       .help = "a checkpoint that could not be written: end the run, or warn; the last one always ends it" },
 

@@ -222,6 +222,14 @@ int meter_exposed(struct meter *m, int64_t step, double busy, double exposed, do
                          "exposed_seconds", exposed, "idle_seconds", idle));
 }
 
+int meter_save(struct meter *m, const struct ckpt_times *t, double still)
+{
+    return append(m, json_pack("{s:I, s:s, s:f, s:f, s:f, s:I, s:f, s:I}", "step", (json_int_t)t->step,
+                         "event", "save", "still_seconds", still, "update_wait_seconds", t->wait_seconds,
+                         "copy_seconds", t->copy_seconds, "copied_bytes", (json_int_t)t->copied_bytes,
+                         "save_seconds", t->seconds, "saved_bytes", (json_int_t)t->bytes));
+}
+
 int meter_eval(struct meter *m, int64_t step, double loss, int64_t tokens)
 {
     SHERD_TRY(tfevents_write(&m->events, step, &(struct tfevents_scalar){ "eval/loss", loss }, 1));

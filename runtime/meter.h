@@ -10,6 +10,7 @@
 #include <sherd/engine.h>
 
 #include "base/text.h"
+#include "ckpt/ckpt.h"
 #include "runtime/tfevents.h"
 
 struct meter_desc {
@@ -52,6 +53,8 @@ int meter_step(struct meter *meter, const struct sherd_step_stats *stats,
 int meter_exposed(struct meter *meter, int64_t step, double busy, double exposed, double idle);
 /* Starts a new interval for tokens/s and time left (after a line was shown; after saving or evaluating). */
 void meter_mark(struct meter *meter);
+/* A save: what it took, and the seconds that training stood still to begin it. */
+int meter_save(struct meter *meter, const struct ckpt_times *times, double still);
 int meter_eval(struct meter *meter, int64_t step, double loss, int64_t tokens);
 
 /* TFLOP/s of a device by the model of its hardware; 0 = unknown. */

@@ -229,6 +229,18 @@ out:
     return st;
 }
 
+/* Floats of what is trained, and what is frozen as it is: the slices of all units. */
+static uint64_t checkpoint_bytes(const struct plan *p, const struct sherd_config *c)
+{
+    int states = c->save.what == SHERD_SAVE_WEIGHTS ? 0 : p->optim->n_states;
+    uint64_t bytes = 0;
+    for (int u = 0; u < p->layout.n_units && c->save.what != SHERD_SAVE_NOTHING; u++)
+        bytes +=
+            sizeof(float) * (uint64_t)(1 + states) * (uint64_t)layout_slice(&p->layout, u, SHARD_TRAINED) +
+            sherd_dtype_bytes(p->type) * (uint64_t)layout_slice(&p->layout, u, SHARD_FROZEN);
+    return bytes;
+}
+
 int sherd_plan_make(
     struct sherd_plan *out, const struct sherd_config *config, const struct sherd_model *model, int world)
 {
@@ -243,6 +255,7 @@ int sherd_plan_make(
     }
     out->memory = p.memory;
     memory_sent(out->sent, &p.memory_desc, (int)MAX(config->batch.accum, 1));
+    out->checkpoint = checkpoint_bytes(&p, config);
     out->params = p.layout.params;
     out->trained = p.layout.trained;
     out->layers = p.spec->n_layers;

@@ -6,6 +6,7 @@
 #include "runtime/saving.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -52,9 +53,10 @@ static int64_t count_kept(const struct saving *s)
     return MIN(kept, saves);
 }
 
-static void tell_need(const struct saving *s, uint64_t each, uint64_t memory)
+static void tell_need(const struct saving *s, const struct engine_save_room *room)
 {
     char one[32], need[32], has[32];
+    uint64_t each = room->all;
     uint64_t available;
     int64_t n = count_kept(s);
     double total = (double)each * (double)n;
@@ -66,31 +68,39 @@ static void tell_need(const struct saving *s, uint64_t each, uint64_t memory)
         log_warn("%s has less room than the checkpoints of this run will take (those that lie there already "
                  "count for it): free some, or set save.keep lower",
             s->config->run.dir);
-    if (s->config->save.async)
+    if (s->config->save.async && room->memory >= room->state)
         log_info("checkpoints are written beside training, through %s of host memory a rank",
-            text_human_bytes((double)memory, one));
+            text_human_bytes((double)room->memory, one));
+    else if (s->config->save.async)
+        log_info(
+            "checkpoints are written beside training, through %s of host memory a rank; its state takes %s, and "
+            "the update after a save waits until the rest is written (%s)",
+            text_human_bytes((double)room->memory, one), text_human_bytes((double)room->state, need),
+            s->config->save.buffer ? "save.buffer" : "more than half of what is free would be needed");
 }
 
-int saving_init(
-    struct saving *s, struct sherd_engine *engine, const struct sherd_config *config, const char *extra)
+int saving_init(struct saving *s, struct sherd_engine *engine, const struct sherd_config *config,
+    struct meter *meter, const char *extra)
 {
-    uint64_t memory = 0, each = 0, buffer = 0;
+    struct engine_save_room room = { 0 };
+    uint64_t buffer = 0;
     s->engine = engine;
     s->config = config;
+    s->meter = meter;
     s->extra = extra;
-    s->loss_step = -1;
+    s->loss_step = s->told = -1;
     s->keep = (struct ckpt_keep){ config->save.keep, config->save.keep_every, config->save.keep_best };
     if (config->save.async)
-        buffer = config->save.buffer ? (uint64_t)config->save.buffer << 20 : UINT64_MAX;
+        buffer = config->save.buffer ? (uint64_t)config->save.buffer << 20 : ENGINE_SAVE_AUTO;
     struct file_watch before = comm_beat_with_files(engine->comm);
     int st = sherd_comm_rank(engine->comm) == 0 ? ckpt_tidy(config->run.dir) : SHERD_OK;
     file_watch(before);
     SHERD_TRY(comm_agree(engine->comm, st));
-    SHERD_TRY(engine_save_prepare(engine, buffer, &memory, &each));
+    SHERD_TRY(engine_save_prepare(engine, buffer, &room));
     if (sherd_comm_rank(engine->comm) == 0 && config->save.what == SHERD_SAVE_NOTHING)
         log_info("nothing will be saved (save.what)");
     else if (sherd_comm_rank(engine->comm) == 0)
-        tell_need(s, each, memory);
+        tell_need(s, &room);
     return SHERD_OK;
 }
 
@@ -100,11 +110,36 @@ void saving_loss(struct saving *s, double loss)
     s->loss = loss;
 }
 
-/* A save has ended: a failure is the run's, or a warning. */
-static int settle(const struct saving *s, int st, int last)
+/* "2.3 ms" */
+static const char *brief(double seconds, char buf[32])
+{
+    snprintf(buf, 32, seconds < 1 ? "%.1f ms" : "%.0f ms", 1e3 * seconds);
+    return buf;
+}
+
+/* What the save that has just ended took, by rank 0, once. */
+static int tell_times(struct saving *s)
+{
+    char still[32], begin[32], wait[32], copied[32], copy[32];
+    const struct ckpt_times *t = ckpt_saver_times(s->engine->saver);
+    if (t->step < 0 || t->step == s->told || sherd_comm_rank(s->engine->comm) != 0)
+        return SHERD_OK;
+    s->told = t->step;
+    if (s->config->save.async)
+        log_info(
+            "step %lld: training stood still for %s to begin its save (%s of them its own) and %s before "
+            "updates; %s copied in %s",
+            (long long)t->step, brief(s->still, still), brief(t->begin_seconds, begin),
+            brief(t->wait_seconds, wait), text_human_bytes((double)t->copied_bytes, copied),
+            brief(t->copy_seconds, copy));
+    return meter_save(s->meter, t, s->still);
+}
+
+/* A save has ended, or goes on: a failure is the run's, or a warning. */
+static int settle(struct saving *s, int st, int last)
 {
     if (st == SHERD_OK)
-        return st;
+        return tell_times(s);
     st = status_context(st, "the checkpoint of step %lld was not written", (long long)s->step);
     if (last || s->config->save.on_failure == SHERD_FAILURE_STOP)
         return st;
@@ -126,7 +161,6 @@ int saving_end(struct saving *s)
 int saving_save(struct saving *s, int last)
 {
     struct sherd_engine *e = s->engine;
-    char took[32];
     double start = clock_seconds();
     int before = saving_end(s);
     if (before != SHERD_OK && !last)
@@ -140,10 +174,11 @@ int saving_save(struct saving *s, int last)
         .has_loss = s->loss_step == e->step && isfinite(s->loss),
         .loss = s->loss };
     int st = engine_save_start(e, &save);
-    if (st == SHERD_OK && (last || !s->config->save.async))
-        return settle(s, sherd_engine_save_wait(e), last);
-    if (st == SHERD_OK && sherd_comm_rank(e->comm) == 0)
-        log_info("step %lld is being saved; training stood still for %s", (long long)e->step,
-            text_took(clock_seconds() - start, took));
+    int waits = st == SHERD_OK && (last || !s->config->save.async);
+    if (waits)
+        st = sherd_engine_save_wait(e);
+    s->still = clock_seconds() - start;
+    if (st == SHERD_OK && !waits && sherd_comm_rank(e->comm) == 0)
+        log_info("step %lld is being saved", (long long)e->step);
     return settle(s, st, last);
 }

@@ -8,15 +8,19 @@
 #define SHERD_RUNTIME_SAVING_H
 
 #include "runtime/engine.h"
+#include "runtime/meter.h"
 
 struct saving {
     struct sherd_engine *engine;
     const struct sherd_config *config;
+    struct meter *meter;
     const char *extra; /* JSON kept in every checkpoint */
     struct ckpt_keep keep;
     int64_t loss_step; /* the last evaluation: after which step, and its loss */
     double loss;
     int64_t step; /* of the save under way */
+    double still; /* seconds that training has stood in saving_save for it */
+    int64_t told; /* step of the last save whose times were told */
     int lock;     /* rank 0: on run.dir; -1 */
 };
 
@@ -26,8 +30,8 @@ int saving_lock(struct saving *saving, const char *dir);
 void saving_unlock(struct saving *saving);
 
 /* After a resume: clears away what a run that died left, and tells what checkpoints will take. */
-int saving_init(
-    struct saving *saving, struct sherd_engine *engine, const struct sherd_config *config, const char *extra);
+int saving_init(struct saving *saving, struct sherd_engine *engine, const struct sherd_config *config,
+    struct meter *meter, const char *extra);
 /* Not collective: the loss on the validation data after the engine's step. */
 void saving_loss(struct saving *saving, double loss);
 /* Saves the engine's step: begins it (save.async), or does it all. `last`: nothing comes after, so it is seen

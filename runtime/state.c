@@ -172,6 +172,7 @@ int engine_init_weights(struct sherd_engine *e)
     st = comm_agree(e->comm, st);
     if (st == SHERD_OK)
         st = engine_spread(e);
+    e->blank &= st != SHERD_OK;
     sherd_host_free(e->dev, host);
     mem_free(views);
     return st;
@@ -245,6 +246,7 @@ static int get_floats(
 
 int sherd_engine_tensor(struct sherd_engine *e, const char *what, const char *name, float *out, int64_t n)
 {
+    SHERD_TRY(engine_check_weights(e));
     int index = layout_find(&e->plan.layout, name);
     if (index < 0)
         return SHERD_FAIL(SHERD_ENOTFOUND, "the model has no tensor '%s'", name);
@@ -316,29 +318,51 @@ static void leave_states(const struct sherd_engine *e, struct ckpt_job *job, str
     job->meta.n_states = 0;
 }
 
-int engine_save_prepare(struct sherd_engine *e, uint64_t buffer, uint64_t *memory, uint64_t *all)
+uint64_t engine_save_auto(uint64_t state, uint64_t available, int ranks)
+{
+    return MIN(state, available / 2 / (uint64_t)ranks);
+}
+
+int engine_save_prepare(struct sherd_engine *e, uint64_t buffer, struct engine_save_room *room)
 {
     struct shard_view *views = NULL;
-    uint64_t mine = 0;
+    uint64_t available = mem_available(); /* all ranks look before any takes, which the next calls see to */
     int n = 0, st = comm_agree(e->comm, make_views(e, &views, &n));
     struct ckpt_job job = make_job(e, views, n);
     if (st == SHERD_OK)
         leave_states(e, &job, views);
     if (st == SHERD_OK)
-        st = ckpt_job_bytes(&job, &mine, all);
+        st = ckpt_job_bytes(&job, &room->state, &room->all);
+    if (buffer == ENGINE_SAVE_AUTO)
+        buffer = engine_save_auto(room->state, available, e->comm->world.local_size);
     if (st == SHERD_OK)
-        st = make_saver(e, MIN(buffer, mine));
+        st = make_saver(e, MIN(buffer, room->state));
     if (st == SHERD_OK)
-        *memory = ckpt_saver_memory(e->saver);
+        room->memory = ckpt_saver_memory(e->saver);
     mem_free(views);
     return st;
+}
+
+int engine_settle_saved(struct sherd_engine *e)
+{
+    int st = e->copying && e->update_queue != e->compute ? sherd_queue_sync(e->update_queue) : SHERD_OK;
+    return st == SHERD_OK ? st : step_give_up(e, st);
+}
+
+/* The copies of a save come after the updates, which nobody waits for. */
+static int begin_copies(struct sherd_engine *e)
+{
+    SHERD_TRY(sherd_event_record(e->ended, e->update_queue));
+    return sherd_event_wait(ckpt_saver_queue(e->saver), e->ended);
 }
 
 int engine_save_start(struct sherd_engine *e, const struct engine_save *save)
 {
     struct shard_view *views = NULL;
-    int n = 0, st = engine_settle(e);
+    int n = 0;
+    SHERD_TRY(engine_check_weights(e));
     SHERD_TRY(sherd_engine_save_wait(e));
+    int st = graph_flush(e);
     if (st == SHERD_OK)
         st = make_views(e, &views, &n);
     struct ckpt_job job = make_job(e, views, n);
@@ -353,27 +377,32 @@ int engine_save_start(struct sherd_engine *e, const struct engine_save *save)
     if (st == SHERD_OK)
         st = make_saver(e, 0);
     if (st == SHERD_OK)
-        st = ckpt_saver_start(e->saver, &job, save->dir, save->keep, &e->taken);
+        st = comm_agree(e->comm, begin_copies(e));
+    if (st == SHERD_OK)
+        st = ckpt_saver_start(e->saver, &job, save->dir, save->keep);
+    e->copying |= st == SHERD_OK;
     mem_free(views);
     return st;
 }
 
 int sherd_engine_save_start(struct sherd_engine *e, const char *dir, const char *extra)
 {
-    uint64_t memory, all;
+    struct engine_save_room room = { 0 };
     if (!e->saver)
-        SHERD_TRY(engine_save_prepare(e, UINT64_MAX, &memory, &all));
+        SHERD_TRY(engine_save_prepare(e, ENGINE_SAVE_AUTO, &room));
     return engine_save_start(e, &(struct engine_save){ .dir = dir, .extra = extra });
 }
 
 int sherd_engine_save_poll(struct sherd_engine *e, int *busy)
 {
     *busy = 0;
+    SHERD_TRY(engine_settle_saved(e));
     return e->saver ? ckpt_saver_poll(e->saver, busy) : SHERD_OK;
 }
 
 int sherd_engine_save_wait(struct sherd_engine *e)
 {
+    SHERD_TRY(engine_settle_saved(e));
     return e->saver ? ckpt_saver_wait(e->saver) : SHERD_OK;
 }
 
@@ -410,6 +439,7 @@ int sherd_engine_load(struct sherd_engine *e, const char *path)
         e->run = job.meta.run ? job.meta.run : e->run;
         st = replica_check(e);
     }
+    e->blank &= st != SHERD_OK;
     mem_free(views);
     return st;
 }
@@ -417,7 +447,11 @@ int sherd_engine_load(struct sherd_engine *e, const char *path)
 int sherd_engine_import(struct sherd_engine *e, const char *dir, uint64_t *bytes)
 {
     struct shard_view *views = NULL;
-    int n = 0, st = make_views(e, &views, &n);
+    int n = 0;
+    SHERD_TRY(sherd_engine_save_wait(e));
+    int st = engine_settle(e);
+    if (st == SHERD_OK)
+        st = make_views(e, &views, &n);
     struct ckpt_job job = make_job(e, views, n);
     SHERD_KEEP(st, watch_part(e, WATCH_OTHER, "import"));
     st = comm_agree(e->comm, st);
@@ -427,6 +461,7 @@ int sherd_engine_import(struct sherd_engine *e, const char *dir, uint64_t *bytes
         st = engine_spread(e);
     if (st == SHERD_OK)
         st = replica_check(e);
+    e->blank &= st != SHERD_OK;
     if (st == SHERD_OK && bytes)
         *bytes = job.bytes_read;
     mem_free(views);

@@ -219,6 +219,8 @@ static int run_update(struct sherd_engine *e, int unit)
     int64_t first = store_state_first(s, unit), end = first + store_state_elems(s, unit);
     struct optim_hyper hyper = step_hyper(e, e->update_step);
     SHERD_TRY(sherd_event_wait(e->update_queue, e->clipped));
+    if (e->copying && !e->graph.capturing)
+        SHERD_TRY(ckpt_saver_await(e->saver, unit, e->update_queue));
     for (int i = u->layout->first_tensor; i < u->layout->first_tensor + u->layout->n_tensors; i++) {
         const struct shard_tensor *t = &layout->tensors[i];
         int64_t from = MAX(first, t->offset), to = MIN(end, t->offset + t->elems), at = from - first;
@@ -245,12 +247,12 @@ static int run_update(struct sherd_engine *e, int unit)
     return move_updated(&e->mover, unit);
 }
 
-/* A save may still be copying what an update is about to change. */
-int step_await_taken(struct sherd_engine *e, struct sherd_queue *queue)
+int step_await_copies(struct sherd_engine *e, struct sherd_queue *queue)
 {
-    struct sherd_event *taken = e->taken;
-    e->taken = NULL;
-    return taken ? sherd_event_wait(queue, taken) : SHERD_OK;
+    for (int u = 0; u < e->plan.layout.n_units && e->copying; u++)
+        SHERD_TRY(ckpt_saver_await(e->saver, u, queue));
+    e->copying = 0;
+    return SHERD_OK;
 }
 
 static int run_instr(struct sherd_engine *e, enum program_list list, const struct program_instr *in,
@@ -274,8 +276,6 @@ static int run_instr(struct sherd_engine *e, enum program_list list, const struc
     case PROGRAM_CLIP:
         return run_clip(e);
     case PROGRAM_UPDATE:
-        if (!e->graph.capturing)
-            SHERD_TRY(step_await_taken(e, e->update_queue));
         return run_update(e, in->index);
     case PROGRAM_PUBLISH:
         return move_publish(&e->mover, in->index);
@@ -417,8 +417,14 @@ int step_run(struct sherd_engine *e, const struct sherd_batch *micro, int n_micr
 
 int step_updates(struct sherd_engine *e, int64_t step)
 {
+    int copying = e->copying && !e->graph.capturing;
     e->update_step = step;
-    return run_list(e, PROGRAM_UPDATES, NULL, 0, 0, NULL);
+    if (copying)
+        SHERD_TRY(engine_settle_saved(e));
+    SHERD_TRY(run_list(e, PROGRAM_UPDATES, NULL, 0, 0, NULL));
+    if (copying)
+        e->copying = 0;
+    return SHERD_OK;
 }
 
 /* As one piece of work if all ranks can, else instruction by instruction. */
@@ -563,6 +569,7 @@ int sherd_engine_step(
         return SHERD_FAIL(
             SHERD_EINVAL, "a step needs at least one micro-batch (of zero sequences, if need be)");
     SHERD_TRY(plan_check_trained(&e->plan));
+    SHERD_TRY(engine_check_weights(e));
     if (e->plan.accum == 1 && n_micro > 1)
         return SHERD_FAIL(SHERD_EINVAL,
             "%d micro-batches; this engine has memory for one a step, as batch.accum says: set it to the number of "

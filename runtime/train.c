@@ -158,7 +158,7 @@ static int resume(struct run *r)
         if (r->rank == 0 && r->config.run.resume == SHERD_RESUME_AUTO)
             log_info("nothing to resume in %s: starting at step 1", r->config.run.dir);
         return config_has_from(&r->config) ? sherd_engine_import(r->engine, r->config.model.from, NULL)
-                                           : SHERD_OK;
+                                           : engine_init_weights(r->engine);
     }
     SHERD_TRY(sherd_engine_load(r->engine, found));
     if (r->rank == 0)
@@ -369,7 +369,7 @@ int sherd_train(const struct sherd_train_desc *desc)
         st = comm_agree(desc->comm, st);
     if (st != SHERD_OK)
         goto out;
-    SHERD_TRY_OUT(sherd_engine_create(
+    SHERD_TRY_OUT(sherd_engine_create_blank(
         &r.engine, &(struct sherd_engine_desc){
                        .config = &r.config, .model = r.model, .device = desc->device, .comm = desc->comm }));
     SHERD_TRY_OUT(plan_check_trained(&r.engine->plan)); /* the same on all ranks */
@@ -389,7 +389,7 @@ int sherd_train(const struct sherd_train_desc *desc)
             (long long)r.engine->step, (long long)r.config.train.steps);
     if (r.config.profile.on)
         SHERD_TRY_OUT(comm_agree(r.engine->comm, profile_create(&r.engine->profile, r.engine, &r.config)));
-    SHERD_TRY_OUT(saving_init(&r.saving, r.engine, &r.config, r.extra));
+    SHERD_TRY_OUT(saving_init(&r.saving, r.engine, &r.config, &r.meter, r.extra));
     meter_mark(&r.meter);
     st = loop(&r);
     if (st == SHERD_ENONFINITE) /* of all ranks at once: a save that was begun is still good */

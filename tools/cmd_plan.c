@@ -123,6 +123,13 @@ static void print_tables(const struct plans *p)
     for (int s = 0; s < SHERD_STAGES; s++)
         value[s] = sent_total(&p->stage[s]);
     print_row(p, "in all", value);
+
+    if (plan->checkpoint)
+        printf("\n%s of a checkpoint written by one rank%s\n",
+            text_human_bytes((double)plan->checkpoint, params),
+            plan->checkpoint && c->save.async && !c->save.buffer
+                ? ", through as much host memory if that is no more than half of what is free"
+                : "");
 }
 
 static json_t *stage_json(const struct sherd_plan *plan)
@@ -144,12 +151,12 @@ static int print_json(const struct plans *p, int program)
     json_t *stages = json_array();
     for (int s = 0; s < SHERD_STAGES; s++)
         json_array_append_new(stages, stage_json(&p->stage[s]));
-    json_t *root = json_pack("{s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:f, s:{s:I, s:I, s:I, s:I}, s:o}",
+    json_t *root = json_pack("{s:s, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:f, s:{s:I, s:I, s:I, s:I}, s:o}",
         "family", c->model.family, "ranks", p->ranks, "stage", p->chosen, "params", (json_int_t)plan->params,
-        "trained", (json_int_t)plan->trained, "units", (json_int_t)plan->units, "layers",
-        (json_int_t)plan->layers, "flops_per_token", plan->flops, "batch", "global",
-        (json_int_t)c->batch.global, "micro", (json_int_t)c->batch.micro, "accum", (json_int_t)c->batch.accum,
-        "seq", (json_int_t)c->batch.seq, "stages", stages);
+        "trained", (json_int_t)plan->trained, "checkpoint", (json_int_t)plan->checkpoint, "units",
+        (json_int_t)plan->units, "layers", (json_int_t)plan->layers, "flops_per_token", plan->flops, "batch",
+        "global", (json_int_t)c->batch.global, "micro", (json_int_t)c->batch.micro, "accum",
+        (json_int_t)c->batch.accum, "seq", (json_int_t)c->batch.seq, "stages", stages);
     if (program)
         json_object_set_new(root, "program", json_string(plan->program));
     if (p->forecast)

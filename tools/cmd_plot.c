@@ -61,8 +61,9 @@ static double number(const json_t *record, const char *name)
 static int take(struct run *r, const json_t *record, enum axis axis)
 {
     double step = number(record, "step"), seconds = number(record, "run_seconds"), x = step;
-    if (json_object_get(record, "event")) {
-        r->before = r->seconds;
+    const char *event = json_string_value(json_object_get(record, "event"));
+    if (event) {
+        r->before = strcmp(event, "start") ? r->before : r->seconds;
         return SHERD_OK;
     }
     if (json_object_get(record, "loss")) {

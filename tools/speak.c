@@ -165,7 +165,7 @@ int speak_start(struct speak *s, const struct speak_desc *d, int64_t seq)
         st = sherd_device_open(
             &s->device, &(struct sherd_device_desc){ .name = d->device ? d->device : "cpu" });
     if (st == SHERD_OK)
-        st = sherd_engine_create(&s->engine,
+        st = sherd_engine_create_blank(&s->engine,
             &(struct sherd_engine_desc){ .config = &s->config, .model = s->model, .device = s->device });
     if (st == SHERD_OK)
         st = s->is_folder ? sherd_engine_import(s->engine, s->weights, NULL)

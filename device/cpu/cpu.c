@@ -52,26 +52,12 @@ static void close_cpu(struct sherd_device *dev)
     mem_free(cpu);
 }
 
-/* Pages that could be had, as Linux estimates them, else those that are free. */
-static size_t available_bytes(size_t page)
-{
-    char line[128];
-    unsigned long long kb = 0;
-    FILE *file = fopen("/proc/meminfo", "re");
-    while (file && !kb && fgets(line, sizeof(line), file))
-        if (sscanf(line, "MemAvailable: %llu kB", &kb) != 1)
-            kb = 0;
-    if (file)
-        fclose(file);
-    return kb ? (size_t)kb << 10 : (size_t)sysconf(_SC_AVPHYS_PAGES) * page;
-}
-
 static int memory(struct sherd_device *dev, size_t *total, size_t *available)
 {
     (void)dev;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     *total = (size_t)sysconf(_SC_PHYS_PAGES) * page;
-    *available = available_bytes(page);
+    *available = (size_t)mem_available();
     return SHERD_OK;
 }
 

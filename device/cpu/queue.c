@@ -281,9 +281,15 @@ static void submit(struct cpu_queue *q, const struct work *work, const void *arg
     run_work(q, work, copy);
 }
 
+/* Work that is brought now is kept, not done. */
+static int is_kept(const struct sherd_queue *queue)
+{
+    return !queue->apart && ((const struct cpu_queue *)queue->impl)->cpu->graph;
+}
+
 int cpu_queue_op(struct sherd_queue *queue, cpu_op op, const void *args, size_t bytes)
 {
-    if (((struct cpu_queue *)queue->impl)->cpu->graph)
+    if (is_kept(queue))
         return cpu_keep(
             queue, &(struct cpu_call){ .kind = CPU_CALL_OP, .op = op, .args = args, .bytes = bytes });
     submit(queue->impl, &(struct work){ .kind = WORK_OP, .op = op }, args, bytes);
@@ -295,7 +301,7 @@ int cpu_queue_submit(struct sherd_queue *queue, int (*fn)(void *args), const voi
     if (bytes > JOB_BYTES)
         return SHERD_FAIL(
             SHERD_EINVAL, "submit: %zu bytes of arguments, at most %d fit: pass a pointer", bytes, JOB_BYTES);
-    if (((struct cpu_queue *)queue->impl)->cpu->graph)
+    if (is_kept(queue))
         return cpu_keep(
             queue, &(struct cpu_call){ .kind = CPU_CALL_HOST, .host = fn, .args = args, .bytes = bytes });
     submit(queue->impl, &(struct work){ .kind = WORK_HOST, .host = fn }, args, bytes);
@@ -307,7 +313,7 @@ int cpu_event_record(struct sherd_event *event, struct sherd_queue *queue)
 {
     struct cpu_event *e = event->impl;
     struct cpu_queue *q = queue->impl;
-    if (q->cpu->graph)
+    if (is_kept(queue))
         return cpu_keep(queue, &(struct cpu_call){ .kind = CPU_CALL_RECORD, .event = event });
     pthread_mutex_lock(&e->lock);
     while (e->last != queue && e->done < e->issued)
@@ -327,7 +333,7 @@ int cpu_event_wait(struct sherd_queue *queue, struct sherd_event *event)
 {
     struct cpu_event *e = event->impl;
     struct cpu_queue *q = queue->impl;
-    if (q->cpu->graph)
+    if (is_kept(queue))
         return cpu_keep(queue, &(struct cpu_call){ .kind = CPU_CALL_WAIT, .event = event });
     pthread_mutex_lock(&e->lock);
     uint64_t recording = e->issued;

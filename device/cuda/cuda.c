@@ -369,7 +369,7 @@ static int cuda_queue_sync(struct sherd_queue *queue)
     if (watched)
         CUDA_TRY(cudaMemcpyAsync(
             cq->seen, cq->faults, CUDA_FAULTS * sizeof(*cq->seen), cudaMemcpyDeviceToHost, cq->stream));
-    SHERD_TRY(cuda_wait_stream(cuda_device(queue->dev), cq->stream));
+    SHERD_TRY(cuda_wait_stream(queue->apart ? NULL : cuda_device(queue->dev), cq->stream));
     return watched ? report_faults(cq) : SHERD_OK;
 }
 
@@ -398,12 +398,19 @@ static void cuda_event_destroy(struct sherd_event *event)
     mem_free(e);
 }
 
+/* The capture that work of a queue goes to now; 0 = it is done. */
+static unsigned capture_of(const struct sherd_queue *queue)
+{
+    return queue->apart ? 0 : cuda_device(queue->dev)->capture;
+}
+
 static int cuda_event_record(struct sherd_event *event, struct sherd_queue *queue)
 {
     struct cuda_event *e = event->impl;
     SHERD_TRY(enter(queue->dev));
     CUDA_TRY(cudaEventRecord(e->event, cuda_queue(queue)->stream));
-    e->capture = cuda_device(queue->dev)->capture;
+    e->capture = capture_of(queue);
+    e->apart = queue->apart;
     return SHERD_OK;
 }
 
@@ -411,7 +418,7 @@ static int cuda_event_record(struct sherd_event *event, struct sherd_queue *queu
 static int cuda_event_wait(struct sherd_queue *queue, struct sherd_event *event)
 {
     struct cuda_event *e = event->impl;
-    if (e->capture != cuda_device(queue->dev)->capture)
+    if (e->capture != capture_of(queue))
         return SHERD_OK;
     SHERD_TRY(enter(queue->dev));
     return CUDA_CHECK(cudaStreamWaitEvent(cuda_queue(queue)->stream, e->event, 0));
@@ -423,7 +430,7 @@ static int cuda_event_sync(struct sherd_event *event)
     if (e->capture != 0 || cuda_device(event->dev)->capture != 0)
         return SHERD_OK;
     SHERD_TRY(enter(event->dev));
-    return cuda_wait_event(cuda_device(event->dev), e->event);
+    return cuda_wait_event(e->apart ? NULL : cuda_device(event->dev), e->event);
 }
 
 static int cuda_event_elapsed(struct sherd_event *from, struct sherd_event *to, double *ms)

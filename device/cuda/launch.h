@@ -51,10 +51,11 @@ struct cuda_queue {
     int64_t seq;                /* of the last CUDA_FAULT_TOKEN */
 };
 
-/* Where it was recorded last: in which capture, 0 = in none. */
+/* Where it was recorded last: in which capture, 0 = in none; on a queue that is another thread's. */
 struct cuda_event {
     cudaEvent_t event;
     unsigned capture;
+    int apart;
 };
 
 #define CUDA_WORKSPACE_BYTES ((size_t)32 << 20)

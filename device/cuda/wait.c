@@ -53,32 +53,33 @@ static cudaError_t query(cudaStream_t stream, cudaEvent_t event)
     return event ? cudaEventQuery(event) : cudaStreamQuery(stream);
 }
 
+/* Without a device nobody is asked, and the thread naps from the start. */
 static int wait_for(const struct cuda_device *cd, cudaStream_t stream, cudaEvent_t event)
 {
     double start = clock_seconds(), asked = start;
     cudaError_t err;
     while ((err = query(stream, event)) == cudaErrorNotReady) {
         double now = clock_seconds();
-        if (now - asked > ASK_SECONDS) {
+        if (cd && now - asked > ASK_SECONDS) {
             SHERD_TRY(ask(cd, now - start));
             asked = now;
         }
-        if (now - start < SPIN_SECONDS)
+        if (cd && now - start < SPIN_SECONDS)
             sched_yield();
         else
             nanosleep(&(struct timespec){ .tv_nsec = NAP_NANOSECONDS }, NULL);
     }
     SHERD_TRY(cuda_check_at(err, "waiting for the GPU", __FILE__, __LINE__));
     /* An aborted collective ends like one that is done: only its watcher knows. */
-    return ask(cd, 0);
+    return cd ? ask(cd, 0) : SHERD_OK;
 }
 
 int cuda_wait_stream(const struct cuda_device *cd, cudaStream_t stream)
 {
-    return cd->watches ? wait_for(cd, stream, NULL) : CUDA_CHECK(cudaStreamSynchronize(stream));
+    return !cd || cd->watches ? wait_for(cd, stream, NULL) : CUDA_CHECK(cudaStreamSynchronize(stream));
 }
 
 int cuda_wait_event(const struct cuda_device *cd, cudaEvent_t event)
 {
-    return cd->watches ? wait_for(cd, NULL, event) : CUDA_CHECK(cudaEventSynchronize(event));
+    return !cd || cd->watches ? wait_for(cd, NULL, event) : CUDA_CHECK(cudaEventSynchronize(event));
 }

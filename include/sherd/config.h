@@ -121,7 +121,7 @@ struct sherd_config {
         int64_t keep_every; /* those at multiples of this step stay, too; 0 = none */
         int64_t keep_best;  /* that many with the lowest validation loss stay, too */
         int async;          /* written beside training */
-        int64_t buffer;     /* async: MiB of host memory of a rank; 0 = as much as its state takes */
+        int64_t buffer;     /* async: MiB of host memory of a rank; 0 = by its state and what is free */
         enum sherd_on_failure on_failure;
     } save;
     struct {

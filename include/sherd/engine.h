@@ -28,6 +28,9 @@ struct sherd_engine_desc {
 /* Collective. Lays out, allocates everything a step needs and draws the initial weights. ENOMEM shows the
  * table of regions. The caller owns *out; what is borrowed must outlive it. */
 SHERD_API int sherd_engine_create(struct sherd_engine **out, const struct sherd_engine_desc *desc);
+/* Collective. The same without drawing: the weights are there after sherd_engine_load or sherd_engine_import,
+ * which begin sooner so; until then nothing else can be done with the engine (EINVAL). */
+SHERD_API int sherd_engine_create_blank(struct sherd_engine **out, const struct sherd_engine_desc *desc);
 SHERD_API void sherd_engine_destroy(struct sherd_engine *engine); /* NULL is fine */
 
 /* One micro-batch of this rank, in host memory: tokens[batch * seq] and targets[batch * seq], a negative
@@ -72,10 +75,11 @@ SHERD_API int sherd_engine_logits(
 /* Collective. Writes checkpoint `dir`/step-N, whole or not at all, and then the pointer `dir`/latest.
  * `extra` is a JSON object kept in the manifest (NULL for none). */
 SHERD_API int sherd_engine_save(struct sherd_engine *engine, const char *dir, const char *extra);
-/* Collective, all three. The same beside training: start returns as soon as the copies off the device are on
- * their way, and steps may follow at once; poll, after every step, lets the save go on without waiting for a
- * disk, *busy is 0 when it is over, and the status then says how; wait sees it to its end, as does the next
- * save. The first start takes host memory for the state of this rank, which the engine keeps. */
+/* Collective, all three. The same beside training: start returns before anything is copied off the
+ * device, and steps may follow at once: their updates wait for it; poll, after every step, lets the save go
+ * on without waiting for a disk, *busy is 0 when it is over, and the status then says how; wait sees it to
+ * its end, as does the next save. The first start takes host memory for the state of this rank (half of what
+ * is free at most), which the engine keeps. */
 SHERD_API int sherd_engine_save_start(struct sherd_engine *engine, const char *dir, const char *extra);
 SHERD_API int sherd_engine_save_poll(struct sherd_engine *engine, int *busy);
 SHERD_API int sherd_engine_save_wait(struct sherd_engine *engine);
@@ -121,6 +125,7 @@ SHERD_API void sherd_engine_memory(const struct sherd_engine *engine, struct she
 struct sherd_plan {
     struct sherd_memory memory;       /* largest over the ranks */
     uint64_t sent[SHERD_COLLECTIVES]; /* bytes one rank sends per optimizer step */
+    uint64_t checkpoint;              /* bytes one rank writes of a checkpoint, headers left out */
     int64_t params, trained;          /* elements */
     int64_t layers, units;
     double flops;  /* per token, forward and backward: see docs/program.md */

@@ -31,6 +31,11 @@ import json, math, re, sys
 name, ranks, accum, stage = sys.argv[1], *map(int, sys.argv[2:])
 log = open("log-" + name).read()
 start, *rows = [json.loads(line) for line in open(name + "/metrics.jsonl")]
+saves = [r for r in rows if r.get("event") == "save"]
+rows = [r for r in rows if r not in saves]
+assert [r["step"] for r in saves] == [9], saves
+assert 0 < saves[0]["copy_seconds"] < saves[0]["save_seconds"] <= saves[0]["still_seconds"], saves
+assert saves[0]["update_wait_seconds"] == 0 and saves[0]["saved_bytes"] > ranks * saves[0]["copied_bytes"] > 0, saves
 plan = json.load(open("out"))
 stage_plan = plan["stages"][stage]
 assert start["event"] == "start" and start["step"] == 0 and start["world"] == ranks, start

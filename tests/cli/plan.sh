@@ -27,6 +27,12 @@ json 'next(x for x in r["forecast"]["rows"] if x["stage"] == 3 and x["recompute"
 json 'all(a["memory"] > b["memory"] and a["step_seconds"] < b["step_seconds"] for a, b in zip(r["forecast"]["rows"], r["forecast"]["rows"][1:]) if a["stage"] == b["stage"])'
 json 'all(a["memory"] >= b["memory"] for a, b in zip(r["forecast"]["rows"], r["forecast"]["rows"][3:]))'
 
+# Weights, means and squares, a float each, cut among the ranks.
+run 0 plan "$llama" --ranks 2 --json
+json '0 <= r["checkpoint"] - 12 * r["params"] / 2 < 1e5'
+run 0 plan "$llama" --ranks 2 --set save.what=weights --set save.async=true
+has out "GB of a checkpoint written by one rank, through as much host memory if"
+
 # Thousands of GPUs, and --ranks cut into nodes.
 run 0 plan "$llama" --nodes 512 --device h200 --set batch.global=16384 --json
 json 'r["ranks"] == 4096 and r["forecast"]["gpus"] == 8 and r["forecast"]["nodes"] == 512'

@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "ckpt/hf.h"
+#include "runtime/engine.h"
 
 static char folder[FOLDER_BYTES];
 static const char *const names[] = { "gpt2", "llama", "qwen2", "qwen3" };
@@ -80,7 +81,7 @@ static void import_rank(int rank, struct sherd_comm *comm, struct sherd_device *
     const char *const set[] = { from, stage, "batch.seq=12", "batch.micro=2", "train.steps=1" };
     T_OK(sherd_config_load(&config, t->yaml, set, (int)ARRAY_LEN(set), 0));
     T_OK(sherd_config_model(&model, &config));
-    T_OK(sherd_engine_create(&engine, &(struct sherd_engine_desc){ &config, model, dev, comm }));
+    T_OK(sherd_engine_create_blank(&engine, &(struct sherd_engine_desc){ &config, model, dev, comm }));
     T_OK(sherd_engine_import(engine, t->from, &t->bytes[rank]));
     compare_logits(t, engine);
     if (t->save)
@@ -108,6 +109,73 @@ static void imported_logits_are_those_of_transformers(void **state)
             init(&t, names[i], stage);
             t_ranks(stage == 0 ? 1 : 3, T_THREADS, import_rank, &t);
         }
+    }
+}
+
+static int all_zero(const void *p, uint64_t bytes)
+{
+    const unsigned char *at = p;
+    uint64_t i = 0;
+    while (i < bytes && at[i] == 0)
+        i++;
+    return i == bytes;
+}
+
+/* Of both engines, with and without drawn weights below what was imported. */
+static void same_weights(struct sherd_engine *a, struct sherd_engine *b)
+{
+    const struct shard_layout *layout = &a->plan.layout;
+    for (int i = 0; i < layout->n_tensors; i++) {
+        const struct shard_tensor *t = &layout->tensors[i];
+        float *x = mem_zalloc((size_t)t->elems, sizeof(*x)), *y = mem_zalloc((size_t)t->elems, sizeof(*y));
+        T_TRUE(x && y);
+        T_OK(sherd_engine_tensor(a, "weight", t->name, x, t->elems));
+        T_OK(sherd_engine_tensor(b, "weight", t->name, y, t->elems));
+        T_TRUE(!memcmp(x, y, (size_t)t->elems * sizeof(*x)));
+        mem_free(x);
+        mem_free(y);
+    }
+}
+
+static void blank_rank(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    struct trial *t = ctx;
+    struct sherd_config config;
+    struct sherd_model *model;
+    struct sherd_engine *blank, *drawn;
+    char from[600], stage[32];
+    snprintf(from, sizeof(from), "model.from=%s", t->from);
+    snprintf(stage, sizeof(stage), "shard.stage=%d", t->stage);
+    const char *const set[] = { from, stage, "batch.seq=12", "batch.micro=2", "train.steps=1",
+        "dtype.param=bf16" };
+    T_OK(sherd_config_load(&config, t->yaml, set, (int)ARRAY_LEN(set), 0));
+    T_OK(sherd_config_model(&model, &config));
+    const struct sherd_engine_desc desc = { &config, model, dev, comm };
+    T_OK(sherd_engine_create_blank(&blank, &desc));
+    T_OK(sherd_engine_create(&drawn, &desc));
+    T_TRUE(all_zero(blank->store.region[0], blank->plan.memory.param));
+    T_TRUE(all_zero(blank->store.region[1], blank->plan.memory.master));
+    T_TRUE(!all_zero(drawn->store.region[0], drawn->plan.memory.param));
+    T_TRUE(sherd_engine_eval(blank, NULL, 0, NULL, NULL) == SHERD_EINVAL);
+    T_TRUE(sherd_engine_save(blank, t->run, NULL) == SHERD_EINVAL);
+    T_TRUE(strstr(sherd_error(), "made without weights: load a checkpoint, or import a model, first"));
+    T_OK(sherd_engine_import(blank, t->from, &t->bytes[rank]));
+    T_OK(sherd_engine_import(drawn, t->from, NULL));
+    same_weights(blank, drawn);
+    sherd_engine_destroy(drawn);
+    sherd_engine_destroy(blank);
+    sherd_model_destroy(model);
+    sherd_config_free(&config);
+}
+
+/* What will be imported is not drawn before, and it is the same. */
+static void weights_are_not_drawn_in_vain(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage += 3) {
+        struct trial t;
+        init(&t, names[1], stage);
+        t_ranks(2, T_THREADS, blank_rank, &t);
     }
 }
 
@@ -350,6 +418,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(imported_logits_are_those_of_transformers),
+        cmocka_unit_test(weights_are_not_drawn_in_vain),
         cmocka_unit_test(each_rank_reads_its_part),
         cmocka_unit_test(what_is_exported_is_what_was_imported),
         cmocka_unit_test(configs_that_do_not_fit),

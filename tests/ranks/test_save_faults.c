@@ -72,8 +72,7 @@ static int hook(const char *call, const char *path, size_t *bytes)
 static int save_beside(struct ckpt_saver *saver, const struct ckpt_job *job)
 {
     static const struct ckpt_keep keep = { .newest = 1 };
-    struct sherd_event *taken;
-    int busy = 1, st = ckpt_saver_start(saver, job, plan->dir, &keep, &taken);
+    int busy = 1, st = ckpt_saver_start(saver, job, plan->dir, &keep);
     if (st == SHERD_OK && !plan->beside)
         return ckpt_saver_wait(saver);
     while (busy && st == SHERD_OK)

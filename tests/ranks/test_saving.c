@@ -17,6 +17,8 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "device/cpu/cpu.h"
+#include "runtime/engine.h"
 #include "tests/folder.h"
 
 #define WORLD 2
@@ -30,6 +32,7 @@ struct train {
     const char *dir;
     const char *settings[SETTINGS]; /* more of them */
     int stop_at;                    /* asked to stop before this step; 0 = not */
+    int slow_us;                    /* added to every operation beside the mathematics */
     int status[WORLD];
     char error[WORLD][1024];
 };
@@ -61,6 +64,7 @@ static void train_rank(int rank, struct sherd_comm *comm, struct sherd_device *d
     for (int i = 0; i < SETTINGS && t->settings[i]; i++)
         set[n++] = t->settings[i];
     T_OK(sherd_config_parse(&config, config_text, strlen(config_text), "test", set, n, WORLD));
+    cpu_test_delay(dev, t->slow_us);
     t->status[rank] = sherd_train(&(struct sherd_train_desc){
         .config = &config, .device = dev, .comm = comm, .stop = stop_now, .ctx = &left });
     snprintf(t->error[rank], sizeof(t->error[rank]), "%s", t->status[rank] ? sherd_error() : "");
@@ -138,6 +142,45 @@ static void beside_training_the_same_bytes(void **state)
         ASSERT_OK(file_remove_tree(at("b")));
         ASSERT_OK(file_remove_tree(at("c")));
     }
+}
+
+/* Copies that take their time are not overtaken by updates, whether there is room for all of them or for some
+ * at a time; then updates wait, and the run says for how long. */
+static void an_update_waits_for_copies(void **state)
+{
+    (void)state;
+    static const char *const ways[] = { "save.async=false", "save.async=true", "run.graph=on",
+        "save.buffer=1" };
+    static const char *const dirs[] = { "a", "b", "c", "d" };
+    for (int i = 0; i < 4; i++) {
+        struct train t = { .dir = dirs[i],
+            .settings = { "model.width=192", "model.layers=4", "train.steps=7", "train.eval_every=0",
+                "shard.stage=2", ways[i], i > 1 ? "save.async=true" : NULL } };
+        t.slow_us = i ? 3000 : 0;
+        train(&t);
+        assert_true(t.status[0] == SHERD_OK && t.status[1] == SHERD_OK);
+        if (i > 0)
+            same_step("a", dirs[i], 3);
+        if (i > 0)
+            same_step("a", dirs[i], 6);
+    }
+    ASSERT_CONTAINS(said.data, "through 8.39 MB of host memory a rank; its state takes 1");
+    const char *line = strstr(said.data, "step 3: training stood still for ");
+    assert_non_null(line);
+    line = strstr(line, " and ");
+    assert_true(line && atof(line + 5) > 1);
+    for (int i = 0; i < 4; i++)
+        ASSERT_OK(file_remove_tree(at("%s", dirs[i])));
+}
+
+/* Of what is free the ranks of a host take half at most. */
+static void room_by_what_is_free(void **state)
+{
+    (void)state;
+    assert_true(engine_save_auto(1000, 8000, 4) == 1000);
+    assert_true(engine_save_auto(1001, 8000, 4) == 1000);
+    assert_true(engine_save_auto(1000, 0, 1) == 0);
+    assert_true(mem_available() > 1 << 20);
 }
 
 /* Rank 1's files of step 6 find no space. */
@@ -401,6 +444,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(beside_training_the_same_bytes),
+        cmocka_unit_test(an_update_waits_for_copies),
+        cmocka_unit_test(room_by_what_is_free),
         cmocka_unit_test(a_save_that_fails),
         cmocka_unit_test(a_failure_costs_no_later_step),
         cmocka_unit_test(a_run_keeps_what_it_was_told),
