@@ -14,14 +14,16 @@
 
 static int print_result(const char *to, int64_t vocab, const struct sherd_tokenize_result *r, int json)
 {
-    char tokens[32], documents[32], bytes[32], rate[32];
+    char tokens[32], documents[32], many[64] = "", bytes[32], rate[32];
     if (json)
         return out_json(json_pack("{s:s, s:i, s:I, s:I, s:I, s:I, s:f}", "path", to, "files", r->files,
             "documents", (json_int_t)r->documents, "tokens", (json_int_t)r->tokens, "bytes",
             (json_int_t)r->bytes, "vocab", (json_int_t)vocab, "seconds", r->seconds));
-    printf("%s: %s tokens in %d file%s, %s documents, from %s of text, %s a second\n", to,
-        text_commas(r->tokens, tokens), r->files, r->files == 1 ? "" : "s",
-        text_commas(r->documents, documents), text_human_bytes((double)r->bytes, bytes),
+    if (r->documents > 0) /* they are counted by their ends */
+        snprintf(many, sizeof(many), " %s document%s,", text_commas(r->documents, documents),
+            r->documents == 1 ? "" : "s");
+    printf("%s: %s tokens in %d file%s,%s from %s of text, %s a second\n", to, text_commas(r->tokens, tokens),
+        r->files, r->files == 1 ? "" : "s", many, text_human_bytes((double)r->bytes, bytes),
         text_human_bytes((double)r->bytes / (r->seconds > 0 ? r->seconds : 1), rate));
     printf("train on it with data.train: [%s] and model.vocab of at least %lld\n", to, (long long)vocab);
     return EXIT_OK;

@@ -16,7 +16,7 @@ for i in range(300): print(json.dumps({"id": i, "body": f"rank {i} reduces the u
 # The same files whatever the threads, in as many as asked for.
 for threads in 1 3; do
     run 0 tokenize --tokenizer "$tokenizers/qwen.json" -o one$threads --threads $threads --shard 1000 one.txt
-    has out "1 documents"
+    has out "1 document,"
 done
 diff -r one1 one3 >/dev/null || complain "three threads wrote other files than one"
 [ "$(ls one1)" = "$(printf 'tokenizer.json\ntokens-%06d.bin\n' 1 | sort; ls one1 | grep -E 'tokens(-00000[2-9]\.bin|\.json)')" ] ||
