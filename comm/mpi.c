@@ -202,26 +202,36 @@ static int join(struct sherd_comm *comm, struct group *g, int tag, int control)
     return st;
 }
 
+/* Slurm serves both by what it is asked for with --mpi. */
+static const char *mpi_of(const struct sherd_world *world)
+{
+    if (strcmp(world->source, "Slurm") != 0)
+        return world->source;
+    return getenv("PMIX_NAMESPACE") ? "Open MPI" : getenv("PMI_FD") ? "MPICH" : "";
+}
+
 /* The shim for the MPI that started this process. */
 static int load(const struct mpi_shim **out, const struct sherd_world *world)
 {
     static const struct {
         const char *source, *file;
     } shims[] = { { "Open MPI", "libsherd-openmpi.so" }, { "MPICH", "libsherd-mpich.so" } };
-    const char *file = NULL;
+    const char *file = NULL, *mpi = mpi_of(world);
     for (size_t i = 0; i < ARRAY_LEN(shims); i++)
-        if (strcmp(world->source, shims[i].source) == 0)
+        if (strcmp(mpi, shims[i].source) == 0)
             file = shims[i].file;
     if (!file)
         return SHERD_FAIL(SHERD_EUNSUPPORTED,
-            "ranks started by %s cannot talk over MPI: Open MPI's or MPICH's mpirun can", world->source);
+            "ranks started by %s cannot talk over MPI: those of mpirun can (Open MPI, MPICH), and those of "
+            "srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH)",
+            world->source);
     void *library = device_library(file, RTLD_GLOBAL);
     const struct mpi_shim *shim = library ? dlsym(library, MPI_SHIM_TABLE) : NULL;
     if (!shim || shim->version != MPI_SHIM_VERSION)
         return SHERD_FAIL(SHERD_EUNSUPPORTED,
             "this build cannot use %s (%s); build with -Dmpi=enabled, or set MASTER_ADDR and MASTER_PORT for all "
             "ranks, and they talk over TCP",
-            world->source, library ? "another build" : dlerror());
+            mpi, library ? "another build" : dlerror());
     *out = shim;
     return SHERD_OK;
 }
