@@ -91,13 +91,17 @@ static void on_signal(struct attempt *a, int sig)
         reap(a);
         return;
     }
+    if (sig != SIGUSR1 && s->asked && clock_seconds() - s->asked_at < LAUNCH_AGAIN_SECONDS)
+        return;
     if (sig != SIGUSR1 && (s->asked || a->failed)) {
         s->aborted = sig;
         signal_all(a, SIGKILL);
         return;
     }
-    if (sig != SIGUSR1)
+    if (sig != SIGUSR1) {
         s->asked = sig;
+        s->asked_at = clock_seconds();
+    }
     fprintf(stderr, "sherd: SIG%s: asking all ranks to save and stop%s\n", sigabbrev_np(sig),
         sig == SIGUSR1 ? "" : " (once more ends them at once)");
     signal_all(a, sig == SIGHUP ? SIGTERM : sig);

@@ -293,8 +293,8 @@ int cmd_launch(int argc, char **argv)
         "The options stand before PROGRAM, and are those of torchrun. 'sherd launch ... sherd train CONFIG' runs\n"
         "this very program; a PROGRAM that ends in .py is run by python3. Every rank gets RANK, WORLD_SIZE,\n"
         "LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the like.\n\n"
-        "SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed on to the ranks; a second SIGINT, SIGTERM or SIGHUP ends\n"
-        "them at once. When one rank fails all are ended, on all hosts, and its reason is shown last.\n\n"
+        "SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed on to the ranks; a second SIGINT, SIGTERM or SIGHUP, a second\n"
+        "or more later, ends them at once. When one rank fails all are ended, on all hosts, and its reason is shown last.\n\n"
         "Exit status: 0 done, 75 stopped on request after saving, 128 + n ended by signal n, 2 wrong command line,\n"
         "otherwise that of the rank that failed first. 2 is never tried again.",
         args, COUNT_OF(args), &rest };

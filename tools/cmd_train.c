@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/launch.h"
@@ -31,18 +32,20 @@ struct train {
     const char *profile; /* NULL = not given, "" = given without a file */
 };
 
-static volatile sig_atomic_t stop_asked, stop_insisted;
+static volatile sig_atomic_t stop_asked;
+static double stop_told; /* when an end was first asked for; of on_signal alone */
 
-/* The first signal asks for a stop after saving, at the end of the step; a second one does not wait. USR1,
- * which batch systems send ahead of the real end, only asks. */
+/* The first signal asks for a stop after saving, at the end of the step; a second one does not wait, if it is
+ * not the same request on another way. USR1, which batch systems send ahead of the real end, only asks. */
 static void on_signal(int sig)
 {
+    double now = clock_seconds();
     stop_asked = 1;
     if (sig == SIGUSR1)
         return;
-    if (stop_insisted)
+    if (stop_told > 0 && now - stop_told >= LAUNCH_AGAIN_SECONDS)
         _exit(128 + sig);
-    stop_insisted = 1;
+    stop_told = stop_told > 0 ? stop_told : now;
 }
 
 static int stop_now(void *ctx)
@@ -56,6 +59,7 @@ static int catch_signals(const int *list, int n)
 {
     struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
     struct sigaction ignore = { .sa_handler = SIG_IGN }, old;
+    sigfillset(&action.sa_mask);
     for (int i = 0; i < n; i++)
         if (sigaction(list[i], NULL, &old) != 0 ||
             (old.sa_handler != SIG_IGN && sigaction(list[i], &action, NULL) != 0))
@@ -196,7 +200,7 @@ int cmd_train(int argc, char **argv)
         "N ranks on this host. The configuration is checked before anything is started.\n\n"
         "SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask for a stop: the step is finished, a checkpoint saved, and "
         "the exit\n"
-        "status is 75. A second SIGINT, SIGTERM or SIGHUP ends the run at once.\n\n"
+        "status is 75. A second SIGINT, SIGTERM or SIGHUP, a second or more later, ends the run at once.\n\n"
         "Exit status: 0 done, 1 failed, 2 wrong command line or configuration, 3 another rank failed first,\n"
         "75 stopped on request after saving, 128 + n ended by signal n.",
         args, COUNT_OF(args) };

@@ -8,6 +8,10 @@
 #ifndef SHERD_TOOLS_LAUNCH_H
 #define SHERD_TOOLS_LAUNCH_H
 
+/* Batch systems ask for an end on several ways at once, or twice in a row: what comes sooner than this after
+ * the first request is none to end at once. */
+#define LAUNCH_AGAIN_SECONDS 1.0
+
 /* The launchers of several hosts; see tools/nodes.h. */
 struct launch_nodes {
     int count;        /* hosts; below 2 = this one alone */

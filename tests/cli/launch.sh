@@ -156,11 +156,16 @@ start one
 kill -USR1 "${ranks[2]}"
 ended 75 one.err
 
-# A second signal does not wait; here a rank that stands still would let it wait for ever.
+# A second signal does not wait; here a rank that stands still would let it wait for ever. Batch systems send the first to
+# all processes at once, and twice in a row: that is one.
+start once
+kill -TERM "${ranks[@]}" "$launcher"
+kill -TERM "${ranks[@]}" "$launcher"
+ended 75 once.err
 start twice
 kill -STOP "${ranks[1]}"
 kill -TERM "$launcher"
-sleep 0.3
+sleep 1.2
 kill -TERM "$launcher"
 ended 143 twice.err
 

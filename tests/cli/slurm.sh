@@ -67,3 +67,96 @@ for i in $(seq 100); do
     sleep 0.1
 done
 [ "$(on a sinfo -h -t idle -o %D)" = 2 ] || { complain "Slurm does not start"; show munge/err slurmctld.out slurmd.?.out; finish; }
+
+# ---- jobs ----
+
+# start DIR OPTIONS -- SETTINGS: sherd train by srun, in the background; what it says is in DIR.out.
+start() {
+    local dir=$1 options=()
+    shift
+    while [ "$1" != -- ]; do options+=("$1") && shift; done
+    shift
+    on a srun "${options[@]}" "$sherd" train tiny.yaml --set run.dir="$dir" --set shard.stage=3 \
+        --set log.every=1000 "$@" >"$dir.out" 2>&1 &
+    pid=$!
+}
+
+wait_steps() { # DIR; then `ranks` holds the process numbers
+    local end=$((SECONDS + 40)) p n=0
+    until [ "${n:-0}" -gt 100 ]; do
+        [ $SECONDS -lt $end ] || { complain "$1 makes no steps"; show "$1.out"; break; }
+        sleep 0.05
+        n=$(grep -c '"loss"' "$1/metrics.jsonl" 2>/dev/null)
+    done
+    ranks=()
+    for p in $(pgrep -f "run.dir=$1 "); do
+        [ "$(readlink "/proc/$p/exe")" = "$sherd" ] || continue
+        ranks[$(tr '\0' '\n' <"/proc/$p/environ" | sed -n 's/^SLURM_PROCID=//p')]=$p
+    done
+    [ ${#ranks[@]} -eq 3 ] || complain "$1: ${#ranks[@]} ranks"
+}
+
+ended() { # DIR CODE SECONDS: srun's code is the highest of all ranks
+    local end=$((SECONDS + $3)) code p
+    while kill -0 $pid 2>/dev/null && [ $SECONDS -lt $end ]; do sleep 0.05; done
+    kill -0 $pid 2>/dev/null && complain "$1: srun has not ended after $3 s" && show "$1.out" && kill -KILL $pid
+    wait $pid
+    code=$?
+    [ $code -eq "$2" ] || { complain "$1: exit code $code, wanted $2"; show "$1.out"; }
+    while pgrep -f "run.dir=$1 " >/dev/null && [ $SECONDS -lt $end ]; do sleep 0.05; done
+    for p in $(pgrep -f "run.dir=$1 "); do
+        complain "$1: process $p is left" && kill -KILL "$p"
+    done
+}
+
+told() { # DIR RANK: where it was
+    grep -qE "rank $2 \(host[ab], pid ${ranks[$2]}\) last seen at step [0-9]+, [a-z]+.*; ranks? .* at step" "$1.out" ||
+        { complain "$1: it is not said where the ranks were"; show "$1.out"; }
+    for rank in 0 1 2; do
+        has "$1/flight.txt" "rank $rank ("
+    done
+}
+
+same() { # DIR: the bits of one host
+    local file
+    for file in one/step-*/*.safetensors; do
+        cmp "$file" "$1/${file#one/}" || complain "$1: $(basename "$file") differs"
+    done
+}
+endless=(--set train.steps=1000000)
+two=(-N 2 -n 3 --kill-on-bad-exit=1)
+
+run 0 train tiny.yaml --ranks 3 --set run.dir=one --set shard.stage=3
+start host -N 1 -n 3 --
+ended host 0 40
+same host
+start both "${two[@]}" --
+ended both 0 40
+same both
+has both.out "ranks on other hosts reach this one at 10.77.0.1 over eth0"
+for mpi in openmpi:pmix mpich:pmi2; do
+    ls "$(dirname "$sherd")"/../libsherd-${mpi%:*}.so >/dev/null 2>&1 || continue
+    [ "${mpi#*:}" = pmi2 ] || [ -n "$(on a srun --mpi=list 2>&1 | grep pmix)" ] || continue
+    start ${mpi%:*} "${two[@]}" --mpi=${mpi#*:} -- --set run.comm=mpi
+    ended ${mpi%:*} 0 40
+    same ${mpi%:*}
+done
+
+start killed "${two[@]}" -- "${endless[@]}"
+wait_steps killed
+kill -KILL "${ranks[2]}"
+ended killed 137 20
+told killed 2
+start still "${two[@]}" -- "${endless[@]}" --set run.timeout=1
+wait_steps still
+kill -STOP "${ranks[1]}"
+ended still 3 30
+told still 1
+for signal in USR1 TERM; do
+    start $signal "${two[@]}" -- "${endless[@]}"
+    wait_steps $signal
+    on a scancel --signal=$signal "$(on a squeue -h -o %i)"
+    ended $signal 75 20
+    ls -d $signal/step-* >/dev/null || { complain "$signal: nothing was saved"; show $signal.out; }
+done
+finish
