@@ -10,12 +10,23 @@
 #include "base/status.h"
 #include "base/text.h"
 
+/* jansson takes a value that it had no memory for as one that is wrong, or gives no text: whether memory is
+ * short is tried. */
+static int no_memory(const json_error_t *error, size_t bytes)
+{
+    if (json_error_code(error) == json_error_out_of_memory || !error->text[0])
+        return 1;
+    void *p = mem_aligned(sizeof(p), MAX(bytes * 16, (size_t)4 << 20));
+    mem_free(p);
+    return !p;
+}
+
 int json_parse(json_t **out, const char *text, size_t bytes, const char *name)
 {
     json_error_t error;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
-    if (!root && json_error_code(&error) == json_error_out_of_memory)
-        return SHERD_FAIL(SHERD_ENOMEM, "%s: out of memory while reading %zu bytes of JSON", name, bytes);
+    if (!root && no_memory(&error, bytes))
+        return MEM_OUT("%s: %zu bytes of JSON", name, bytes);
     if (!root)
         return SHERD_FAIL(SHERD_EFORMAT, "%s:%d:%d: not valid JSON: %s", name, MAX(error.line, 1),
             MAX(error.column, 0), error.text);

@@ -18,6 +18,8 @@
 
 #define ARENA_ALIGN 16
 #define ARENA_BLOCK_BYTES 4096
+#define WHAT_BYTES 1024 /* of the text of a failure, as LIMITS_BYTES */
+#define LIMITS_BYTES 320
 
 static _Atomic uint64_t count;
 static _Atomic int64_t fail_in; /* allocations until the one that fails; 0 = none */
@@ -43,7 +45,7 @@ static void read_text(const char *path, char *out, size_t bytes)
         close(fd);
 }
 
-void mem_limits(char *out, size_t bytes)
+static void limits_text(char *out, size_t bytes)
 {
     static const struct {
         int resource;
@@ -72,18 +74,25 @@ void mem_limits(char *out, size_t bytes)
         snprintf(out + len, bytes - len, "what the host has available is not known");
 }
 
+int mem_out_at(const char *file, int line, const char *format, ...)
+{
+    char what[WHAT_BYTES], limits[LIMITS_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof(what), format, args);
+    va_end(args);
+    limits_text(limits, sizeof(limits));
+    return sherd_fail_at(SHERD_ENOMEM, file, line, "out of memory: %s; %s", what, limits);
+}
+
 static void *no_memory(size_t n, size_t size)
 {
-    char limits[MEM_LIMITS_BYTES];
     size_t bytes;
-    if (__builtin_mul_overflow(n, size, &bytes)) {
+    if (__builtin_mul_overflow(n, size, &bytes))
         SHERD_FAIL(SHERD_ENOMEM, "out of memory: %zu elements of %zu bytes are more than the address space",
             n, size);
-    } else {
-        mem_limits(limits, sizeof(limits));
-        SHERD_FAIL(SHERD_ENOMEM, "out of memory: %zu bytes of host memory could not be allocated; %s", bytes,
-            limits);
-    }
+    else
+        MEM_OUT("%zu bytes of host memory could not be allocated", bytes);
     return NULL;
 }
 

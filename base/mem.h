@@ -23,10 +23,10 @@ char *mem_printf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Grows *items (element size `size`, *cap in elements) so that `need` elements fit. */
 int mem_grow(void *items, int *cap, int need, size_t size);
 
-/* What bounds this process's memory, for the text of a failure: limits (ulimit -v, -d) and what is used of
- * them, and what the host has. Allocates nothing. */
-#define MEM_LIMITS_BYTES 320
-void mem_limits(char *out, size_t bytes);
+/* ENOMEM, with the text "out of memory: ", what memory was for, and what bounds it: limits of this process
+ * (ulimit -v, -d) with what is used of them, and what the host has. Allocates nothing. */
+#define MEM_OUT(...) mem_out_at(__FILE__, __LINE__, __VA_ARGS__)
+int mem_out_at(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Bytes of host memory that could be had now, as the system estimates them, within the limit of the container
  * if there is one. */

@@ -75,7 +75,7 @@ int text_take(struct text *t, char **out)
     if (t->failed) {
         size_t len = t->len;
         text_finish(t);
-        return SHERD_FAIL(SHERD_ENOMEM, "out of memory while building a text, after %zu bytes", len);
+        return MEM_OUT("a text of more than %zu bytes", len);
     }
     *out = t->data;
     *t = (struct text){ 0 };

@@ -31,7 +31,6 @@ static size_t missing_stack(void)
 
 int thread_start(pthread_t *out, void *(*fn)(void *arg), void *arg, const char *what)
 {
-    char limits[MEM_LIMITS_BYTES];
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -45,7 +44,5 @@ int thread_start(pthread_t *out, void *(*fn)(void *arg), void *arg, const char *
             "%s cannot be started: %s; see the limit of threads (ulimit -u, "
             "pids.max of the control group)",
             what, strerror(error));
-    mem_limits(limits, sizeof(limits));
-    return SHERD_FAIL(SHERD_ENOMEM, "out of memory: %s cannot be started for want of %zu bytes of stack; %s",
-        what, stack, limits);
+    return MEM_OUT("%s cannot be started for want of %zu bytes of stack", what, stack);
 }

@@ -221,7 +221,7 @@ static int write_config(const struct merge *m)
     int st = SHERD_OK;
     json_object_del(config, "dtype"); /* newer readers prefer it */
     if (json_object_set_new(config, "torch_dtype", json_string(torch[m->type])))
-        st = SHERD_FAIL(SHERD_ENOMEM, "no memory for " CKPT_MODEL_CONFIG);
+        st = MEM_OUT("%s", CKPT_MODEL_CONFIG);
     if (st == SHERD_OK)
         st = write_json(m, CKPT_MODEL_CONFIG, config);
     json_decref(config);
@@ -246,8 +246,7 @@ static int write_index(const struct merge *m)
     }
     root =
         json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)m->total_bytes, "weight_map", map);
-    int st = bad || !root ? SHERD_FAIL(SHERD_ENOMEM, "no memory for " CKPT_MODEL_INDEX)
-                          : write_json(m, CKPT_MODEL_INDEX, root);
+    int st = bad || !root ? MEM_OUT("%s", CKPT_MODEL_INDEX) : write_json(m, CKPT_MODEL_INDEX, root);
     json_decref(root);
     return st;
 }

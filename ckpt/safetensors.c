@@ -329,7 +329,7 @@ static int add_item(json_t *root, const struct st_item *item, uint64_t *at)
     return SHERD_OK;
 nomem:
     json_decref(shape);
-    return SHERD_FAIL(SHERD_ENOMEM, "no memory for the header of a safetensors file");
+    return MEM_OUT("the header of a safetensors file");
 }
 
 static int add_meta(json_t *root, const struct st_meta *meta, int n)
@@ -339,7 +339,7 @@ static int add_meta(json_t *root, const struct st_meta *meta, int n)
     for (int i = 0; i < n && !bad; i++)
         bad = json_object_set_new(object, meta[i].key, json_string(meta[i].value));
     if (bad || json_object_set_new(root, META, object))
-        return SHERD_FAIL(SHERD_ENOMEM, "no memory for the header of a safetensors file");
+        return MEM_OUT("the header of a safetensors file");
     return SHERD_OK;
 }
 
@@ -351,7 +351,7 @@ int st_header_text(char **out, size_t *bytes, uint64_t *file_bytes, const struct
     uint64_t at = 0;
     json_t *root = json_object();
     if (!root)
-        return SHERD_FAIL(SHERD_ENOMEM, "no memory for the header of a safetensors file");
+        return MEM_OUT("the header of a safetensors file");
     if (n_meta > 0)
         SHERD_TRY_OUT(add_meta(root, meta, n_meta));
     for (int i = 0; i < n; i++)

@@ -99,16 +99,6 @@ static size_t seats_bytes(int size)
     return whole_pages(sizeof(struct channel) + (size_t)size * sizeof(struct seat));
 }
 
-static int no_room(size_t bytes, int size)
-{
-    char limits[MEM_LIMITS_BYTES];
-    int error = errno;
-    mem_limits(limits, sizeof(limits));
-    return SHERD_FAIL(SHERD_ENOMEM,
-        "out of memory: %zu bytes that %d ranks of this host share cannot be mapped: %s; %s", bytes, size,
-        strerror(error), limits);
-}
-
 int block_attach(struct block **out, int fd, int size)
 {
     struct block *block = mem_zalloc(1, sizeof(*block));
@@ -128,7 +118,8 @@ int block_attach(struct block **out, int fd, int size)
         map = mmap(NULL, block->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED) {
         int st = end == (off_t)block->bytes
-                     ? no_room(block->bytes, size)
+                     ? MEM_OUT("%zu bytes that %d ranks of this host share cannot be mapped: %s",
+                           block->bytes, size, strerror(errno))
                      : SHERD_FAIL(SHERD_ECOMM,
                            "shared memory has %lld bytes, %zu are due: the ranks run different "
                            "versions of sherd",
@@ -151,8 +142,8 @@ int block_create(struct block **out, int *fd, int size)
             SHERD_ECOMM, "cannot make memory shared by ranks: memfd_create: %s", strerror(errno));
     size_t bytes = head_bytes(size) + BLOCK_CHANNELS * (seats_bytes(size) + (size_t)size * BLOCK_STAGE_BYTES);
     if (ftruncate(file, (off_t)bytes) != 0) {
-        st = SHERD_FAIL(SHERD_ENOMEM, "cannot make %zu bytes of memory shared by %d ranks: %s", bytes, size,
-            strerror(errno));
+        st = MEM_OUT(
+            "%zu bytes that %d ranks of this host share cannot be made: %s", bytes, size, strerror(errno));
         goto out;
     }
     SHERD_TRY_OUT(block_attach(out, file, size));

@@ -244,7 +244,7 @@ static int close_shard(struct job *job)
     st = path ? file_rename(job->part, path) : SHERD_ENOMEM;
     if (st == SHERD_OK && json_array_append_new(job->files,
                               json_pack("{s:s,s:I}", "name", name, "tokens", (json_int_t)job->in_shard)))
-        st = SHERD_FAIL(SHERD_ENOMEM, "no memory for the list of files");
+        st = MEM_OUT("the list of files");
     mem_free(name);
     mem_free(path);
     mem_free(job->part);
@@ -336,7 +336,7 @@ static int write_list(struct job *job)
         (json_int_t)job->desc->tokenizer->bpe.vocab, "end", (int)job->desc->end, "documents",
         (json_int_t)r->documents, "tokens", (json_int_t)r->tokens, "files", job->files);
     if (!list)
-        return SHERD_FAIL(SHERD_ENOMEM, "no memory for the list of files");
+        return MEM_OUT("the list of files");
     SHERD_TRY_OUT(json_print(&text, list, 1));
     path = mem_printf("%s/" SET_JSON, job->desc->to);
     st = path ? file_write_atomic(path, text, strlen(text)) : SHERD_ENOMEM;
@@ -389,7 +389,7 @@ static int start(struct job *job)
     if (!job->encoders || !job->pieces || !job->out)
         return SHERD_ENOMEM;
     if (!job->files)
-        return SHERD_FAIL(SHERD_ENOMEM, "no memory for the list of files");
+        return MEM_OUT("the list of files");
     for (int i = 0; i < job->threads; i++)
         job->encoders[i].tokenizer = job->desc->tokenizer;
     return SHERD_OK;

@@ -281,7 +281,7 @@ int unicode_compose(const uint8_t *s, size_t n, struct text *out)
         text_put(out, (const char *)one, (size_t)utf8_put(p.c[i], one));
     }
     if (out->failed)
-        st = SHERD_FAIL(SHERD_ENOMEM, "no memory to compose %zu bytes of text", n);
+        st = MEM_OUT("composing %zu bytes of text", n);
 out:
     mem_free(p.c);
     return st;

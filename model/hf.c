@@ -219,7 +219,7 @@ int model_set_export(struct sherd_model *model, const char *text)
     json_object_del(root, "dtype");
     json_object_del(root, "torch_dtype");
     int bad = json_object_set_new(root, "architectures", json_pack("[s]", model->family->architecture));
-    int st = bad ? SHERD_FAIL(SHERD_ENOMEM, "no memory for config.json") : json_print(&printed, root, 2);
+    int st = bad ? MEM_OUT("config.json") : json_print(&printed, root, 2);
     if (st == SHERD_OK) {
         const char *copy = arena_strdup(&model->arena, printed);
         st = copy ? SHERD_OK : SHERD_ENOMEM;

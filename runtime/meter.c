@@ -55,7 +55,7 @@ int meter_resume(struct meter *m, int64_t step)
             text_put(&kept, line, (size_t)(end - line));
         json_decref(record);
     }
-    int st = kept.failed ? SHERD_FAIL(SHERD_ENOMEM, "no memory for %s", m->jsonl_path) : SHERD_OK;
+    int st = kept.failed ? MEM_OUT("%s", m->jsonl_path) : SHERD_OK;
     if (st == SHERD_OK && kept.len != bytes) {
         st = file_write_atomic(m->jsonl_path, kept.data ? kept.data : "", kept.len);
         close(m->jsonl);
@@ -87,8 +87,7 @@ static int append(struct meter *m, json_t *record)
         json_decref(record);
         return SHERD_OK;
     }
-    int st =
-        record ? json_print(&text, record, 0) : SHERD_FAIL(SHERD_ENOMEM, "no memory for a metrics record");
+    int st = record ? json_print(&text, record, 0) : MEM_OUT("a metrics record");
     json_decref(record);
     if (st != SHERD_OK)
         return st;

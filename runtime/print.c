@@ -184,7 +184,7 @@ int sherd_config_json(const struct sherd_config *config, char **out)
     SHERD_TRY_OUT(text_take(&t, &s));
     root = json_pack("{s:s, s:O, s:s}", "version", sherd_version(), "settings", settings, "remarks", s);
     mem_free(s);
-    st = root ? json_print(out, root, 1) : SHERD_FAIL(SHERD_ENOMEM, "no memory for the settings as JSON");
+    st = root ? json_print(out, root, 1) : MEM_OUT("the settings as JSON");
 out:
     text_finish(&t);
     json_decref(settings);

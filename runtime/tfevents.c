@@ -133,7 +133,7 @@ static int write_out(struct tfevents *t, struct text *built)
 {
     int st = SHERD_OK;
     if (built->failed)
-        st = SHERD_FAIL(SHERD_ENOMEM, "no memory for a record of %s", t->path);
+        st = MEM_OUT("a record of %s", t->path);
     else if (write(t->fd, built->data, built->len) != (ssize_t)built->len)
         st = SHERD_FAIL(SHERD_EIO, "%s: cannot be written: %s", t->path, strerror(errno));
     text_finish(built);

@@ -67,8 +67,7 @@ static int make_extra(struct run *r)
     char *yaml = NULL;
     SHERD_TRY(sherd_config_print(&r->config, &yaml));
     json_t *object = json_pack("{s:s}", "config", yaml);
-    int st = object ? json_print(&r->extra, object, 0)
-                    : SHERD_FAIL(SHERD_ENOMEM, "no memory for the run's settings");
+    int st = object ? json_print(&r->extra, object, 0) : MEM_OUT("the run's settings");
     json_decref(object);
     if (st == SHERD_OK && r->rank == 0) {
         char *path = mem_printf("%s/config.yaml", r->config.run.dir);

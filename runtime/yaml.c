@@ -44,7 +44,7 @@ static int syntax_fail(const struct reader *r)
     const yaml_parser_t *p = &r->parser;
     const char *problem = p->problem ? p->problem : "it cannot be read";
     if (p->error == YAML_MEMORY_ERROR)
-        return SHERD_FAIL(SHERD_ENOMEM, "out of memory while reading %s", r->name);
+        return MEM_OUT("reading %s", r->name);
     if (p->error == YAML_READER_ERROR) {
         size_t line = 1;
         for (size_t i = 0; i < p->problem_offset && i < r->bytes; i++)
@@ -197,7 +197,7 @@ int yaml_tree_read(struct yaml_tree *out, const char *text, size_t bytes, const 
             YAML_TEXT_BYTES);
     struct reader r = { .arena = &out->arena, .name = name, .text = text, .bytes = bytes };
     if (!yaml_parser_initialize(&r.parser))
-        return SHERD_FAIL(SHERD_ENOMEM, "out of memory while reading %s", name);
+        return MEM_OUT("reading %s", name);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)text, bytes);
     int st = read_stream(&r, &out->root);
     yaml_event_delete(&r.event);

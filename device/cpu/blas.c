@@ -56,12 +56,11 @@ static int is_room(size_t bytes)
 
 static int no_room(size_t bytes, int users)
 {
-    char limits[MEM_LIMITS_BYTES];
-    mem_limits(limits, sizeof(limits));
-    return SHERD_FAIL(SHERD_ENOMEM,
-        "device cpu: out of memory: there are not %zu MiB of address space for OpenBLAS, which takes %zu MiB "
-        "for each of %d threads that multiply; %s; raise the limit (ulimit -v), or lower run.threads",
-        bytes >> 20, BLAS_BUFFER_BYTES >> 20, users, limits);
+    MEM_OUT(
+        "OpenBLAS wants %zu MiB of address space, %zu MiB for each of the %d threads that multiply; raise the "
+        "limit, or lower run.threads",
+        bytes >> 20, BLAS_BUFFER_BYTES >> 20, users);
+    return status_context(SHERD_ENOMEM, "device cpu");
 }
 
 static int load(void)

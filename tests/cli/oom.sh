@@ -48,9 +48,10 @@ run 0 "${common[@]}" --ranks 3 --set run.dir=whole$steps
 (ulimit -v 50000 && exec timeout -k 1 10 "$sherd" --version) >out 2>err || { complain "--version needs too much"; show err; }
 (ulimit -v 100000 && exec timeout -k 1 10 "$sherd" "${common[@]}" --set run.dir=alone) >out 2>err
 [ $? -eq 1 ] || { complain "alone: it did not fail"; show err; }
-has err "MiB of address space for OpenBLAS, which takes 128 MiB for each of"
+has err "device cpu: out of memory: OpenBLAS wants "
 has err "address space is limited to 100000 KiB (ulimit -v)"
-has err "raise the limit (ulimit -v), or lower run.threads"
+has err "128 MiB for each of the "
+has err "raise the limit, or lower run.threads"
 
 # At the start: in the device, in the memory that ranks share, in threads, in the engine, when saving.
 failures=0
@@ -68,7 +69,7 @@ done
 [ "$failures" -ge 4 ] || complain "only $failures limits were too low"
 launch 100000 again --max-restarts 1
 [ "$code" -eq 0 ] || { complain "it did not come back: exit code $code"; show again.err; }
-has again.err "MiB of address space for OpenBLAS"
+has again.err "out of memory: OpenBLAS wants 192 MiB of address space"
 has again.err "starting all ranks again (restart 1 of at most 1)"
 same again
 
