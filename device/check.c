@@ -75,8 +75,12 @@ static int apart(const char *op, const void *y, const void *dx, const void *x)
 static int check_copy(const void *args)
 {
     const struct sherd_copy *a = args;
+    SHERD_TRY(size("copy", "rows", a->rows, 0, MAX_DIM));
     if (a->bytes == 0)
         return SHERD_OK;
+    if (a->rows > 1 && a->pitch < a->bytes)
+        return SHERD_FAIL(
+            SHERD_EINVAL, "copy: pitch is %zu, but %zu bytes must fit in it", a->pitch, a->bytes);
     SHERD_TRY(need("copy", "dst", a->dst));
     return need("copy", "src", a->src);
 }

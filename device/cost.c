@@ -35,6 +35,11 @@ static double of(enum sherd_dtype type, int64_t elems)
     return (double)sherd_dtype_bytes(type) * (double)elems;
 }
 
+static int64_t copied(const struct sherd_copy *a)
+{
+    return (int64_t)a->bytes * (a->rows ? a->rows : 1);
+}
+
 static double matmul_bytes(const struct sherd_matmul *a)
 {
     return of(a->type, a->m * a->k + a->k * a->n) + of(a->c_type, a->m * a->n) * (a->add ? 2 : 1);
@@ -62,7 +67,7 @@ double op_bytes(enum op_index op, const void *args)
         const struct sherd_##name *a = args;                                                                 \
         return expression;                                                                                   \
     }
-        CASE(copy, 2.0 * (double)a->bytes)
+        CASE(copy, 2.0 * (double)copied(a))
         CASE(fill, (double)a->bytes)
         CASE(cast, of(a->y_type, a->n) + of(a->x_type, a->n))
         CASE(add, of(a->type, 3 * a->n))
@@ -109,7 +114,7 @@ void op_shape(enum op_index op, const void *args, char out[48])
         CASE(matmul, "%lldx%lldx%lld %c%c%s %s>%s", N(a->m), N(a->n), N(a->k), a->trans_a ? 't' : 'n',
             a->trans_b ? 't' : 'n', a->add ? (a->add == a->c ? "+=" : "+") : "", sherd_dtype_name(a->type),
             sherd_dtype_name(a->c_type))
-        CASE(copy, "%lld B", N(a->bytes))
+        CASE(copy, "%lld B", N(copied(a)))
         CASE(fill, "%lld B", N(a->bytes))
         CASE(cast, "%lld", N(a->n))
         CASE(add, "%lld", N(a->n))

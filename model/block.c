@@ -158,22 +158,33 @@ static int rotate(const struct sherd_run *run, const struct transformer *t, void
     return sherd_rope(run->queue, &rope);
 }
 
-/* The k heads of qkv. */
-static void *k_heads(const struct sherd_run *run, const struct transformer *t, void *qkv)
+/* Where head i of the first row of qkv is. */
+static void *head(const struct sherd_run *run, const struct transformer *t, void *qkv, int64_t i)
 {
-    return (char *)qkv + (size_t)(t->heads * t->head_dim) * sherd_dtype_bytes(run->type);
+    return (char *)qkv + (size_t)(i * t->head_dim) * sherd_dtype_bytes(run->type);
+}
+
+/* From raw to qkv: the heads of v. */
+static int copy_v(const struct sherd_run *run, const struct transformer *t, const struct memory *m)
+{
+    size_t elem = sherd_dtype_bytes(run->type);
+    int64_t first = t->heads + t->kv_heads;
+    return sherd_copy(run->queue, &(struct sherd_copy){ .dst = head(run, t, m->qkv, first),
+                                      .src = head(run, t, m->raw, first),
+                                      .bytes = (size_t)(t->kv_heads * t->head_dim) * elem,
+                                      .rows = run_rows(run),
+                                      .pitch = (size_t)qkv_width(t) * elem });
 }
 
 /* raw to qkv: the norms of q and k if there are any, and the rotation. */
 static int finish_qkv(const struct sherd_run *run, const struct transformer *t, const struct memory *m)
 {
-    int64_t width = qkv_width(t);
+    int64_t width = qkv_width(t), k = t->heads;
     if (has_qk_norm(t)) {
-        size_t bytes = (size_t)(run_rows(run) * width) * sherd_dtype_bytes(run->type);
-        SHERD_TRY(sherd_copy(run->queue, &(struct sherd_copy){ m->qkv, m->raw, bytes }));
         SHERD_TRY(head_norm_forward(run, &t->block.q_norm, t->heads, width, m->qkv, m->rstd_q, m->raw));
-        SHERD_TRY(head_norm_forward(run, &t->block.k_norm, t->kv_heads, width, k_heads(run, t, m->qkv),
-            m->rstd_k, k_heads(run, t, m->raw)));
+        SHERD_TRY(head_norm_forward(run, &t->block.k_norm, t->kv_heads, width, head(run, t, m->qkv, k),
+            m->rstd_k, head(run, t, m->raw, k)));
+        SHERD_TRY(copy_v(run, t, m));
     }
     return rotate(run, t, m->qkv, 0);
 }
@@ -181,13 +192,13 @@ static int finish_qkv(const struct sherd_run *run, const struct transformer *t, 
 /* Turns the gradient of qkv into that of raw, in place. */
 static int unfinish_dqkv(const struct sherd_run *run, const struct transformer *t, const struct memory *m)
 {
-    int64_t width = qkv_width(t);
+    int64_t width = qkv_width(t), k = t->heads;
     SHERD_TRY(rotate(run, t, m->dqkv, 1));
     if (!has_qk_norm(t))
         return SHERD_OK;
     SHERD_TRY(head_norm_backward(run, &t->block.q_norm, t->heads, width, m->dqkv, m->raw, m->rstd_q, m->op));
-    return head_norm_backward(run, &t->block.k_norm, t->kv_heads, width, k_heads(run, t, m->dqkv),
-        k_heads(run, t, m->raw), m->rstd_k, m->op);
+    return head_norm_backward(run, &t->block.k_norm, t->kv_heads, width, head(run, t, m->dqkv, k),
+        head(run, t, m->raw, k), m->rstd_k, m->op);
 }
 
 /* ---- the activation ---- */

@@ -18,11 +18,28 @@ static void copy_task(const void *ctx, int64_t task, void *panel)
     memcpy((char *)a->dst + at, (const char *)a->src + at, MIN(COPY_BYTES, a->bytes - at));
 }
 
+static int64_t pieces_of_task(const struct sherd_copy *a)
+{
+    return (int64_t)MAX(COPY_BYTES / a->bytes, 1);
+}
+
+static void copy_pieces_task(const void *ctx, int64_t task, void *panel)
+{
+    const struct sherd_copy *a = ctx;
+    int64_t each = pieces_of_task(a), first = task * each, last = MIN(first + each, a->rows);
+    (void)panel;
+    for (int64_t row = first; row < last; row++)
+        memcpy(
+            (char *)a->dst + (size_t)row * a->pitch, (const char *)a->src + (size_t)row * a->pitch, a->bytes);
+}
+
 int cpu_copy(struct cpu_lane *lane, const void *args)
 {
     const struct sherd_copy *a = args;
-    if (a->dst == a->src)
+    if (a->dst == a->src || a->bytes == 0)
         return SHERD_OK;
+    if (a->rows > 1)
+        return cpu_parallel(lane, copy_pieces_task, a, cpu_tasks(a->rows, pieces_of_task(a)), 0);
     return cpu_parallel(lane, copy_task, a, (int64_t)((a->bytes + COPY_BYTES - 1) / COPY_BYTES), 0);
 }
 

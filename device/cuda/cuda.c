@@ -495,8 +495,12 @@ int cuda_copy(struct sherd_queue *queue, const void *args)
 {
     const struct sherd_copy *a = args;
     cudaStream_t stream = cuda_enter(queue);
-    return a->bytes ? CUDA_CHECK(cudaMemcpyAsync(a->dst, a->src, a->bytes, cudaMemcpyDefault, stream))
-                    : SHERD_OK;
+    if (a->bytes == 0)
+        return SHERD_OK;
+    if (a->rows > 1)
+        return CUDA_CHECK(cudaMemcpy2DAsync(
+            a->dst, a->pitch, a->src, a->pitch, a->bytes, (size_t)a->rows, cudaMemcpyDefault, stream));
+    return CUDA_CHECK(cudaMemcpyAsync(a->dst, a->src, a->bytes, cudaMemcpyDefault, stream));
 }
 
 int cuda_fill(struct sherd_queue *queue, const void *args)

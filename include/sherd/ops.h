@@ -55,11 +55,14 @@ extern "C" {
     XX(ordered_sum)                                                                                          \
     XX(clip_factor)
 
-/* dst = src, bytes. Host and device pointers both (host pointers from sherd_host_alloc for speed). */
+/* dst = src, bytes. Host and device pointers both (host pointers from sherd_host_alloc for speed). With rows,
+ * so many pieces of `bytes`, each beginning `pitch` bytes after the one before, in src and in dst alike. */
 struct sherd_copy {
     void *dst;
     const void *src;
     size_t bytes;
+    int64_t rows; /* 0 = one */
+    size_t pitch;
 };
 
 /* Every byte of dst = byte. */

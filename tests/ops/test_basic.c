@@ -39,6 +39,36 @@ static void copy_case(struct op_test *t, const void *arg)
     op_expect(t, "filled", z, want, 0);
 }
 
+/* Pieces of a wider matrix; what is between them stays. */
+static void pieces_case(struct op_test *t, const void *arg)
+{
+    const struct shape *s = arg;
+    int64_t pitch = s->n + s->variant, n = (s->rows - 1) * pitch + s->n;
+    struct op_buf *x = op_random(t, n, s->type, 1, 0), *y = op_inout(op_random(t, n, s->type, 1, 0));
+    size_t elem = sherd_dtype_bytes(s->type);
+    double *want = op_doubles(t, n);
+    for (int64_t i = 0; i < n; i++)
+        want[i] = i % pitch < s->n ? x->host[i] : y->host[i];
+    OP_RUN(t, sherd_copy(t->queue, &(struct sherd_copy){ .dst = y->dev,
+                                       .src = x->dev,
+                                       .bytes = (size_t)s->n * elem,
+                                       .rows = s->rows,
+                                       .pitch = (size_t)pitch * elem }));
+    if (!t->repeat)
+        op_expect(t, "y", y, want, 0);
+}
+
+static void copy_in_pieces(void **state)
+{
+    (void)state;
+    static const int64_t sizes[][3] = { { 1, 1, 0 }, { 3, 1, 5 }, { 1, 70, 2 }, { 24, 7, 0 },
+        { 129, 300, 11 }, { 100003, 3, 1 } };
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+        for (int v = 0; v < OP_TYPES; v++)
+            op_run(pieces_case,
+                &(struct shape){ sizes[i][0], sizes[i][1], op_types[v], op_types[v], (int)sizes[i][2] });
+}
+
 static void copy_and_fill(void **state)
 {
     (void)state;
@@ -145,6 +175,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(copy_and_fill),
+        cmocka_unit_test(copy_in_pieces),
         cmocka_unit_test(casts_round_to_nearest_even),
         cmocka_unit_test(sums_of_two),
         cmocka_unit_test(accumulation_and_overwriting),

@@ -47,6 +47,10 @@ static void moving(void **state)
     (void)state;
     REFUSES(copy, copy, dst, NULL, SHERD_EINVAL);
     REFUSES(copy, copy, src, NULL, SHERD_EINVAL);
+    REFUSES(copy, copy, rows, -1, SHERD_EINVAL);
+    struct sherd_copy pieces = copy;
+    pieces.rows = 2;
+    REFUSES(copy, pieces, pitch, 3, SHERD_EINVAL);
     REFUSES(fill, fill, dst, NULL, SHERD_EINVAL);
     REFUSES(cast, cast, n, -1, SHERD_EINVAL);
     REFUSES(cast, cast, x, NULL, SHERD_EINVAL);
