@@ -251,9 +251,9 @@ static int read_raw(struct sherd_ckpt *ckpt, int state, int tensor, int64_t firs
     size_t size = sherd_dtype_bytes(state < 0 ? t->type : SHERD_F32);
     char *to = out;
     while (n > 0) {
-        int file;
-        uint64_t offset;
-        int64_t m;
+        int file = 0;
+        uint64_t offset = 0;
+        int64_t m = 0;
         SHERD_TRY(ckpt_locate(ckpt, state, tensor, first, &file, &offset, &m));
         m = MIN(m, n);
         int st = ckpt_fetch(ckpt, file, offset, (size_t)m * size, to);

@@ -114,7 +114,7 @@ static int read_vocab(struct reading *r, json_t *vocab)
     const char *key;
     json_t *value;
     uint64_t total = 0;
-    int32_t id, most = 0;
+    int32_t id = 0, most = 0;
     int st = SHERD_OK;
     json_object_foreach(vocab, key, value)
     {

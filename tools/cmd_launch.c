@@ -139,7 +139,7 @@ static int read_conf(const struct launch_options *o, struct launch_desc *desc)
     snprintf(text, sizeof(text), "%s", o->conf);
     for (char *save = NULL, *pair = strtok_r(text, ",", &save); pair; pair = strtok_r(NULL, ",", &save)) {
         char *value = strchr(pair, '=');
-        int64_t n;
+        int64_t n = 0;
         if (!value)
             return args_mistake(NAME, "--rdzv-conf: '%s' is not KEY=VALUE", pair);
         *value++ = '\0';
