@@ -218,7 +218,6 @@ static void take_letter(struct nodes *nodes, struct peer *peer)
         break;
     case START:
         nodes->start = *l;
-        nodes->verdict.kind = 0;
         peer->takes_part = 1;
         break;
     case REFUSED:
@@ -230,10 +229,11 @@ static void take_letter(struct nodes *nodes, struct peer *peer)
     }
 }
 
+/* What comes after a verdict is of the next attempt, and waits until that is begun. */
 static void read_letters(struct nodes *nodes, struct peer *peer)
 {
     int whole = 1;
-    while (whole > 0 && peer->sock >= 0) {
+    while (whole > 0 && peer->sock >= 0 && nodes->verdict.kind != VERDICT) {
         size_t had = peer->have;
         whole = letter_read(peer->sock, &peer->in, &peer->have);
         if (whole > 0 || peer->have != had)

@@ -181,6 +181,15 @@ ended a 0 60 back.a
 ended b 0 60 back.b
 same back 600 long
 
+# A rank of the other host is killed, and all start again: what host 0 decides and the next start come in one breath.
+both again --max-restarts 3 -- "${longer[@]}"
+reached again.a 100
+read -r -a ranks <"/proc/${pid[b]}/task/${pid[b]}/children"
+kill -KILL "${ranks[1]}"
+ended a 0 60 again.a
+ended b 0 60 again.b
+same again 600 long
+
 # A signal to one launcher stops both hosts, after saving.
 both stopped -- "${endless[@]}"
 reached stopped.a 20

@@ -91,7 +91,7 @@ wait_steps() { # DIR; then `ranks` holds the process numbers
     ranks=()
     for p in $(pgrep -f "run.dir=$1 "); do
         [ "$(readlink "/proc/$p/exe")" = "$sherd" ] || continue
-        ranks[$(tr '\0' '\n' <"/proc/$p/environ" | sed -n 's/^SLURM_PROCID=//p')]=$p
+        ranks[$(tr '\0' '\n' <"/proc/$p/environ" | sed -nE 's/^RANK=//p; s/^SLURM_PROCID=//p' | tail -n 1)]=$p
     done
     [ ${#ranks[@]} -eq 3 ] || complain "$1: ${#ranks[@]} ranks"
 }
@@ -117,10 +117,11 @@ told() { # DIR RANK: where it was
     done
 }
 
-same() { # DIR: the bits of one host
-    local file
-    for file in one/step-*/*.safetensors; do
-        cmp "$file" "$1/${file#one/}" || complain "$1: $(basename "$file") differs"
+same() { # DIR [DIR OF ONE HOST]: the same bits
+    local file name
+    name=$(basename "$(ls -d "${2:-one}"/step-* | tail -n 1)")
+    for file in "${2:-one}/$name"/*.safetensors; do
+        cmp "$file" "$1/$name/$(basename "$file")" || complain "$1: $(basename "$file") differs"
     done
 }
 endless=(--set train.steps=1000000)
@@ -152,11 +153,60 @@ wait_steps still
 kill -STOP "${ranks[1]}"
 ended still 3 30
 told still 1
+# Slurm sends SIGTERM twice in a row where the time is over, to all processes of a step.
 for signal in USR1 TERM; do
     start $signal "${two[@]}" -- "${endless[@]}"
     wait_steps $signal
-    on a scancel --signal=$signal "$(on a squeue -h -o %i)"
+    job=$(on a squeue -h -o %i)
+    on a scancel --signal=$signal "$job"
+    on a scancel --signal=$signal "$job"
     ended $signal 75 20
     ls -d $signal/step-* >/dev/null || { complain "$signal: nothing was saved"; show $signal.out; }
 done
+
+# One launcher a host, which starts the ranks again.
+longer=(--set train.steps=600 --set save.every=200)
+launch() { # DIR SETTINGS: in the background, one rank on host a and two on b
+    local dir=$1
+    shift
+    on a srun -N 2 --ntasks-per-node=1 --kill-on-bad-exit=1 sh -c 'exec "$0" launch --nnodes 2 \
+        --nproc-per-node $((SLURM_NODEID + 1)) --max-restarts 2 --rdzv-endpoint hosta:29400 "$@"' "$sherd" \
+        sherd train tiny.yaml --set run.dir="$dir" --set shard.stage=3 --set log.every=1000 "$@" >"$dir.out" 2>&1 &
+    pid=$!
+}
+run 0 train tiny.yaml --ranks 3 --set run.dir=long --set shard.stage=3 "${longer[@]}"
+launch again "${longer[@]}"
+wait_steps again
+kill -KILL "${ranks[2]}"
+ended again 0 60
+same again long
+launch asked "${endless[@]}"
+wait_steps asked
+on a scancel "$(on a squeue -h -o %i)"
+ended asked 75 20
+ls -d asked/step-* >/dev/null || { complain "asked: nothing was saved"; show asked.out; }
+
+# A batch script that queues itself again, and goes on from what was saved. Slurm would wait two minutes before that.
+cat >batch.sh <<END
+#!/bin/bash
+#SBATCH --nodes=2 --ntasks=3 --requeue --open-mode=append --output=$work/batch.out
+srun --kill-on-bad-exit=1 "$sherd" train tiny.yaml --set run.dir=batch --set shard.stage=3 --set log.every=1000 \
+    ${endless[*]} --resume=auto
+[ \$? -eq 75 ] && scontrol requeue "\$SLURM_JOB_ID"
+END
+job=$(on a sbatch --parsable batch.sh)
+wait_steps batch
+on a scancel --signal=USR1 "$job"
+for i in $(seq 200); do
+    [ "$(on a squeue -h -o %r)" = BeginTime ] && break
+    sleep 0.1
+done
+on a scontrol update JobId="$job" StartTime=now
+for i in $(seq 200); do
+    grep -q 'resumed' batch.out 2>/dev/null && break
+    sleep 0.1
+done
+has batch.out "sherd: stopped on request after step"
+has batch.out "resumed"
+on a scancel "$job"
 finish
