@@ -15,7 +15,7 @@
 /* Signals to the launcher, as a file descriptor. */
 struct launch_signals {
     int fd;
-    int asked;   /* the signal that asked for an end, 0 = none */
+    int asked; /* the signal that asked for an end, 0 = none */
     double asked_at;
     int aborted; /* the signal that asked for it twice */
     sigset_t blocked, before;
