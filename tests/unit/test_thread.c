@@ -6,20 +6,10 @@
 #include "tests/check.h"
 
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/thread.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define LIMITS_WORK 0 /* a sanitizer has taken terabytes of address space */
-#else
-#define LIMITS_WORK 1
-#endif
+#include "tests/limit.h"
 
 static void *look_at_signals(void *arg)
 {
@@ -44,27 +34,6 @@ static void test_signals_are_left_to_the_program(void **state)
     assert_int_equal(sigismember(&before, SIGTERM), sigismember(&after, SIGTERM));
 }
 
-/* In a process of its own, which has `spare` bytes of address space more than it uses now: which assertion
- * failed, 0 = none. */
-static int within(int spare, int (*work)(void))
-{
-    int status = -1;
-    pid_t pid = fork();
-    assert_true(pid >= 0);
-    if (pid == 0) {
-        char line[64] = "";
-        FILE *f = fopen("/proc/self/statm", "r");
-        rlim_t used =
-            f && fgets(line, sizeof(line), f) ? strtoull(line, NULL, 10) * (rlim_t)sysconf(_SC_PAGESIZE) : 0;
-        if (f)
-            fclose(f);
-        struct rlimit limit = { used + (rlim_t)spare, used + (rlim_t)spare };
-        _exit(used == 0 || setrlimit(RLIMIT_AS, &limit) != 0 ? 100 : work());
-    }
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 101;
-}
-
 /* The stacks of threads that have ended serve again: there may be some. */
 static int start_without_room(void)
 {
@@ -84,9 +53,9 @@ static int start_without_room(void)
 static void test_a_stack_without_room_is_no_memory(void **state)
 {
     (void)state;
-    if (!LIMITS_WORK)
+    if (!LIMIT_WORKS)
         skip();
-    assert_int_equal(within(1 << 20, start_without_room), 0);
+    assert_int_equal(limit_run(1 << 20, start_without_room), 0);
 }
 
 static int allocate_without_room(void)
@@ -102,9 +71,9 @@ static int allocate_without_room(void)
 static void test_the_limit_is_told(void **state)
 {
     (void)state;
-    if (!LIMITS_WORK)
+    if (!LIMIT_WORKS)
         skip();
-    assert_int_equal(within(1 << 20, allocate_without_room), 0);
+    assert_int_equal(limit_run(1 << 20, allocate_without_room), 0);
 }
 
 int main(void)
