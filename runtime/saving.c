@@ -125,7 +125,7 @@ static int tell_times(struct saving *s)
     if (t->step < 0 || t->step == s->told || sherd_comm_rank(s->engine->comm) != 0)
         return SHERD_OK;
     s->told = t->step;
-    if (s->config->save.async)
+    if (s->beside)
         log_info(
             "step %lld: training stood still for %s to begin its save (%s of them its own) and %s before "
             "updates; %s copied in %s",
@@ -178,6 +178,7 @@ int saving_save(struct saving *s, int last)
     if (waits)
         st = sherd_engine_save_wait(e);
     s->still = clock_seconds() - start;
+    s->beside = !waits;
     if (st == SHERD_OK && !waits && sherd_comm_rank(e->comm) == 0)
         log_info("step %lld is being saved", (long long)e->step);
     return settle(s, st, last);

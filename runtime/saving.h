@@ -20,6 +20,7 @@ struct saving {
     double loss;
     int64_t step; /* of the save under way */
     double still; /* seconds that training has stood in saving_save for it */
+    int beside;   /* it is written beside training */
     int64_t told; /* step of the last save whose times were told */
     int lock;     /* rank 0: on run.dir; -1 */
 };
