@@ -3,7 +3,8 @@
  *
  * Saving and loading beside a plain copy of as many bytes to and from the same disk, and what a save beside
  * training costs the steps. Usage: ckpt FOLDER [RANKS [WIDTH]]. Medians of some turns, each of them: copy,
- * save, load. Files are put out of the page cache before they are read.
+ * save, load, and the share of the copy's rate right before. Files are put out of the page cache before they
+ * are read.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -18,7 +19,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 
-#define TURNS 3
+#define TURNS 5
 #define STEPS 4 /* timed in a row, with and without a save */
 #define PIECE ((size_t)8 << 20)
 #define MAX_RANKS 16
@@ -179,13 +180,13 @@ static void *run_rank(void *arg)
     snprintf(width, sizeof(width), "model.width=%lld", (long long)b.width);
     snprintf(global, sizeof(global), "batch.global=%d", b.ranks);
     const char *set[] = { "model.family=llama", "model.vocab=8192", "model.layers=8", "model.heads=8", width,
-        "model.context=128", "batch.micro=1", global, "shard.stage=3", "train.steps=100000" };
+        "model.context=32", "batch.micro=1", global, "shard.stage=3", "train.steps=100000" };
     check(sherd_config_parse(&config, "", 0, "bench", set, sizeof(set) / sizeof(set[0]), b.ranks));
     check(sherd_config_model(&model, &config));
     check(sherd_engine_create(&e,
         &(struct sherd_engine_desc){ .config = &config, .model = model, .device = r->dev, .comm = r->comm }));
-    int32_t tokens[2][128];
-    for (int i = 0; i < 128; i++) {
+    int32_t tokens[2][32];
+    for (int i = 0; i < 32; i++) {
         tokens[0][i] = (i * 37 + r->rank) % 8192;
         tokens[1][i] = ((i + 1) * 37 + r->rank) % 8192;
     }
@@ -203,11 +204,19 @@ static void listen(void *ctx, enum sherd_log_level level, const char *line)
         fprintf(stderr, "%s\n", line);
 }
 
-static void show(const char *what, double seconds, double beside)
+/* `copy` has the seconds of the plain copies of the same turns, NULL = these are they. */
+static void show(const char *what, const double *seconds, const double *copy)
 {
-    printf("%-12s %7.3f s  %8.1f MB/s", what, seconds, (double)b.bytes / 1e6 / seconds);
-    if (beside > 0)
-        printf("  %5.1f %% of the copy's rate", 100 * beside / seconds);
+    double sorted[TURNS], share[TURNS];
+    memcpy(sorted, seconds, sizeof(sorted));
+    for (int t = 0; t < TURNS && copy; t++)
+        share[t] = 100 * copy[t] / seconds[t];
+    double middle = median(sorted);
+    printf("%-12s %7.3f s  %8.1f MB/s", what, middle, (double)b.bytes / 1e6 / middle);
+    if (copy)
+        printf("  %5.1f %% of the copy's rate", median(share));
+    if (copy)
+        printf(" (%.1f to %.1f)", share[0], share[TURNS - 1]);
     printf("\n");
 }
 
@@ -219,7 +228,7 @@ int main(int argc, char **argv)
     pthread_t threads[MAX_RANKS];
     b.dir = argc > 1 ? argv[1] : ".";
     b.ranks = argc > 2 ? atoi(argv[2]) : 2;
-    b.width = argc > 3 ? atoi(argv[3]) : 512;
+    b.width = argc > 3 ? atoi(argv[3]) : 1024;
     if (b.ranks < 1 || b.ranks > MAX_RANKS) {
         fprintf(stderr, "usage: ckpt FOLDER [RANKS [WIDTH]]\n");
         return 2;
@@ -235,13 +244,13 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < b.ranks; i++)
         pthread_join(threads[i], NULL);
-    double raw_write = median(b.raw_write), raw_read = median(b.raw_read), step = median(b.plain) / STEPS;
+    double step = median(b.plain) / STEPS;
     printf(
         "a checkpoint of %.1f MB by %d ranks, medians of %d turns\n", (double)b.bytes / 1e6, b.ranks, TURNS);
-    show("plain write", raw_write, 0);
-    show("save", median(b.save), raw_write);
-    show("plain read", raw_read, 0);
-    show("load", median(b.load), raw_read);
+    show("plain write", b.raw_write, NULL);
+    show("save", b.save, b.raw_write);
+    show("plain read", b.raw_read, NULL);
+    show("load", b.load, b.raw_read);
     printf(
         "a step: %.1f ms; a save beside %d steps: training stood still for %.1f ms, the steps took %.1f ms more "
         "(%.0f %% of one step)\n",

@@ -33,10 +33,9 @@ struct stream {
     /* of the thread, during a save */
     const char *dir;
     uint64_t block;
-    struct stream_file *file; /* open */
-    int fd, direct, writing;  /* writing: ops under way */
-    int past;                 /* the last file went past the page cache to its end */
-    struct sum *sum;
+    struct stream_file *files;
+    int n_files, writing; /* writing: ops under way */
+    int past;             /* the last file went past the page cache to its end */
 };
 
 static void keep_failure(struct stream *s, int status)
@@ -49,20 +48,28 @@ static void keep_failure(struct stream *s, int status)
 
 /* ---- the thread ---- */
 
+/* A value is infinite or no number if all bits of its exponent are set: then, and only then, one more at
+ * their end carries into the place of the sign. Whole words, as compilers like them. */
 static int all_finite(const char *data, size_t bytes, enum sherd_dtype type)
 {
-    uint32_t bad = 0;
-    if (type == SHERD_F32) {
-        const uint32_t *w = (const uint32_t *)data;
-        for (size_t i = 0; i < bytes / sizeof(*w); i++)
-            bad |= (w[i] & 0x7f800000u) == 0x7f800000u;
-    } else {
-        const uint16_t *h = (const uint16_t *)data;
-        uint16_t exponent = type == SHERD_BF16 ? 0x7f80 : 0x7c00;
-        for (size_t i = 0; i < bytes / sizeof(*h); i++)
-            bad |= (h[i] & exponent) == exponent;
+    static const struct {
+        uint64_t exponents, ones;
+    } of[] = { [SHERD_F32] = { 0x7f8000007f800000, 0x0080000000800000 },
+        [SHERD_BF16] = { 0x7f807f807f807f80, 0x0080008000800080 },
+        [SHERD_F16] = { 0x7c007c007c007c00, 0x0400040004000400 } };
+    const uint64_t mask = of[type].exponents, one = of[type].ones;
+    const uint64_t signs = type == SHERD_F32 ? 0x8000000080000000 : 0x8000800080008000;
+    uint64_t words[8], bad[8] = { 0 }, any = 0;
+    for (size_t at = 0; at < bytes; at += sizeof(words)) {
+        if (bytes - at < sizeof(words))
+            memset(words, 0, sizeof(words));
+        memcpy(words, data + at, MIN(bytes - at, sizeof(words)));
+        for (int k = 0; k < 8; k++)
+            bad[k] |= (words[k] & mask) + one;
     }
-    return !bad;
+    for (int k = 0; k < 8; k++)
+        any |= bad[k];
+    return !(any & signs);
 }
 
 /* Looks through the pieces that lie in a slab. */
@@ -82,25 +89,36 @@ static void look_through(struct stream_file *f, const struct slab *slab)
     }
 }
 
-static int open_file(struct stream *s, struct stream_file *f)
+static int open_file(struct stream_file *f)
 {
-    SHERD_TRY(sum_create(&s->sum));
-    SHERD_TRY(file_open_direct(&s->fd, &s->direct, f->path));
-    s->file = f;
     f->nonfinite = NULL;
     f->piece = 0;
     f->piece_begin = f->list->header_bytes;
-    return file_reserve(s->fd, f->list->file_bytes, f->path);
+    f->full = f->writing = 0;
+    SHERD_TRY(sum_create(&f->summing));
+    SHERD_TRY(file_open_direct(&f->fd, &f->direct, f->path));
+    f->open = 1;
+    return file_reserve(f->fd, f->list->file_bytes, f->path);
 }
 
-static void close_file(struct stream *s)
+static void close_file(struct stream *s, struct stream_file *f)
 {
-    if (s->fd >= 0)
-        keep_failure(s, file_close(s->fd, s->file->path));
-    s->fd = -1;
-    s->file = NULL;
-    sum_destroy(s->sum);
-    s->sum = NULL;
+    if (f->open)
+        keep_failure(s, file_close(f->fd, f->path));
+    f->open = 0;
+    sum_destroy(f->summing);
+    f->summing = NULL;
+}
+
+/* All of it has been written: sees it to the disk, while others are being written. */
+static void end_file(struct stream *s, struct stream_file *f)
+{
+    if (s->status == SHERD_OK && f->direct)
+        keep_failure(s, file_cut(f->fd, f->list->file_bytes, f->path));
+    if (s->status == SHERD_OK)
+        keep_failure(s, file_sync(f->fd, f->path));
+    s->past = file_is_direct(f->fd);
+    close_file(s, f);
 }
 
 /* Waits for one write; its slab is free again. */
@@ -117,11 +135,16 @@ static void take_written(struct stream *s)
         pthread_mutex_unlock(&s->slabs.lock);
         return;
     }
+    struct slab *slab = (struct slab *)((char *)op - offsetof(struct slab, op));
+    struct stream_file *f = slab->file;
     s->writing--;
+    f->writing--;
     if (s->comm)
         comm_beat(s->comm);
     keep_failure(s, st);
-    slabs_give_back(&s->slabs, (struct slab *)((char *)op - offsetof(struct slab, op)));
+    slabs_give_back(&s->slabs, slab);
+    if (f->full && !f->writing)
+        end_file(s, f);
 }
 
 static void put_slab(struct stream *s, struct slab *slab)
@@ -131,60 +154,46 @@ static void put_slab(struct stream *s, struct slab *slab)
     for (size_t i = 0; i < slab->bytes; i += s->block)
         f->blocks[(slab->offset + i) / s->block] =
             sum_hash64(slab->data + i, MIN(slab->bytes - i, (size_t)s->block), 0);
-    sum_add(s->sum, slab->data, slab->bytes);
+    sum_add(f->summing, slab->data, slab->bytes);
     size_t bytes = slab->bytes;
-    if (s->direct) {
+    if (f->direct) {
         bytes = (size_t)round_up((int64_t)bytes, FILE_DIRECT_ALIGN);
         memset(slab->data + slab->bytes, 0, bytes - slab->bytes);
     }
-    slab->op = (struct write_op){ .fd = s->fd,
+    f->full = slab->offset + slab->bytes == f->list->file_bytes;
+    if (f->full)
+        sum_text(f->summing, f->sum);
+    slab->op = (struct write_op){ .fd = f->fd,
         .path = f->path,
         .data = slab->data,
         .bytes = bytes,
         .offset = slab->offset,
-        .align = s->direct ? FILE_DIRECT_ALIGN : 1 };
+        .align = f->direct ? FILE_DIRECT_ALIGN : 1 };
     write_queue_put(s->writes, &slab->op);
     s->writing++;
-}
-
-/* All of the open file is on its way: sees it to the disk. */
-static void end_file(struct stream *s)
-{
-    struct stream_file *f = s->file;
-    while (s->writing)
-        take_written(s);
-    if (s->status == SHERD_OK && s->direct)
-        keep_failure(s, file_cut(s->fd, f->list->file_bytes, f->path));
-    if (s->status == SHERD_OK)
-        keep_failure(s, file_sync(s->fd, f->path));
-    sum_text(s->sum, f->sum);
-    s->past = file_is_direct(s->fd);
-    close_file(s);
+    f->writing++;
 }
 
 /* After a failure slabs only go round. */
 static void handle(struct stream *s, struct slab *slab)
 {
-    struct stream_file *f = slab->file;
-    int last = slab->offset + slab->bytes == f->list->file_bytes;
     int st = sherd_event_sync(slab->copied);
     if (st == SHERD_OK && s->status == SHERD_OK && slab->offset == 0)
-        st = open_file(s, f);
+        st = open_file(slab->file);
     keep_failure(s, st);
-    if (s->status == SHERD_OK) {
-        while (s->writing >= WRITES_MOST)
-            take_written(s);
+    while (s->writing >= WRITES_MOST)
+        take_written(s);
+    if (s->status == SHERD_OK)
         put_slab(s, slab);
-    } else {
+    else
         slabs_give_back(&s->slabs, slab);
-    }
-    if (last && s->fd >= 0)
-        end_file(s);
 }
 
+/* Files that are still open have failed. */
 static void end_save(struct stream *s)
 {
-    close_file(s);
+    for (int i = 0; i < s->n_files; i++)
+        close_file(s, &s->files[i]);
     if (s->status == SHERD_OK)
         keep_failure(s, file_sync_dir(s->dir));
 }
@@ -245,7 +254,6 @@ int stream_create(struct stream **out, struct sherd_device *dev, uint64_t bytes,
     struct stream *s = mem_zalloc(1, sizeof(*s));
     if (!s)
         return SHERD_ENOMEM;
-    s->fd = -1;
     SHERD_TRY_OUT(slabs_init(&s->slabs, dev, bytes));
     SHERD_TRY_OUT(write_queue_create(&s->writes, WRITES_MOST, kind));
     SHERD_TRY_OUT(fill_create(&s->fill, &s->slabs));
@@ -301,6 +309,8 @@ void stream_start(
     s->status = SHERD_OK;
     s->busy = 1;
     s->slabs.filling = 1;
+    s->files = files;
+    s->n_files = n;
     s->block = block;
     s->dir = dir;
     pthread_mutex_unlock(&s->slabs.lock);

@@ -24,6 +24,9 @@ struct stream_file {
     /* Its own: */
     int piece;
     uint64_t piece_begin;
+    int open, fd, direct;
+    int full, writing; /* all of it is on its way; writes that are */
+    struct sum *summing;
 };
 
 /* Room for `bytes` of data, at least a few slabs. */
