@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Between the floating-point types that tensors have in files: see ckpt/safetensors.h.
+ * The floating-point types that tensors have in files: from one to another, and whether values are finite.
+ * See ckpt/safetensors.h.
  */
 #include <assert.h>
 #include <math.h>
@@ -93,4 +94,29 @@ void st_convert(
             *overflow = i < 0 ? -1 : at + i;
         }
     }
+}
+
+/* A value is infinite or no number if all bits of its exponent are set: then, and only then, one more at
+ * their end carries into the place of the sign. Whole words, as compilers like them. */
+int st_finite(const void *data, size_t bytes, enum sherd_dtype type)
+{
+    static const struct {
+        uint64_t exponents, ones;
+    } of[] = { [SHERD_F32] = { 0x7f8000007f800000, 0x0080000000800000 },
+        [SHERD_BF16] = { 0x7f807f807f807f80, 0x0080008000800080 },
+        [SHERD_F16] = { 0x7c007c007c007c00, 0x0400040004000400 } };
+    const uint64_t mask = of[type].exponents, one = of[type].ones;
+    const uint64_t signs = type == SHERD_F32 ? 0x8000000080000000 : 0x8000800080008000;
+    uint64_t words[8], bad[8] = { 0 }, any = 0;
+    size_t at = 0;
+    for (; bytes - at >= sizeof(words); at += sizeof(words)) {
+        memcpy(words, (const char *)data + at, sizeof(words));
+        for (int k = 0; k < 8; k++)
+            bad[k] |= (words[k] & mask) + one;
+    }
+    memset(words, 0, sizeof(words));
+    memcpy(words, (const char *)data + at, bytes - at);
+    for (int k = 0; k < 8; k++)
+        any |= bad[k] | ((words[k] & mask) + one);
+    return !(any & signs);
 }

@@ -233,7 +233,8 @@ int fill_create(struct fill **out, struct slabs *slabs)
         return SHERD_ENOMEM;
     f->slabs = slabs;
     pthread_cond_init(&f->work, NULL);
-    SHERD_TRY_OUT(sherd_queue_create(&f->queue, slabs->dev, SHERD_QUEUE_SIDE));
+    /* Copies need no processor; where masters are split they are joined, in the gaps of training. */
+    SHERD_TRY_OUT(sherd_queue_create(&f->queue, slabs->dev, SHERD_QUEUE_LATE));
     f->queue->apart = 1;
     SHERD_TRY_OUT(thread_start(&f->thread, serve, f, "the thread that copies for saves"));
     f->has_thread = 1;

@@ -70,5 +70,7 @@ int st_header_text(char **out, size_t *bytes, uint64_t *file_bytes, const struct
 void st_convert(
     void *y, enum sherd_dtype y_type, const void *x, enum sherd_dtype x_type, int64_t n, int64_t *overflow);
 int st_convertible(enum sherd_dtype type); /* 1 for F32, BF16, F16 */
+/* 1 if no value in `bytes` bytes of one of these types, at any address, is infinite or not a number. */
+int st_finite(const void *data, size_t bytes, enum sherd_dtype type);
 
 #endif

@@ -48,30 +48,6 @@ static void keep_failure(struct stream *s, int status)
 
 /* ---- the thread ---- */
 
-/* A value is infinite or no number if all bits of its exponent are set: then, and only then, one more at
- * their end carries into the place of the sign. Whole words, as compilers like them. */
-static int all_finite(const char *data, size_t bytes, enum sherd_dtype type)
-{
-    static const struct {
-        uint64_t exponents, ones;
-    } of[] = { [SHERD_F32] = { 0x7f8000007f800000, 0x0080000000800000 },
-        [SHERD_BF16] = { 0x7f807f807f807f80, 0x0080008000800080 },
-        [SHERD_F16] = { 0x7c007c007c007c00, 0x0400040004000400 } };
-    const uint64_t mask = of[type].exponents, one = of[type].ones;
-    const uint64_t signs = type == SHERD_F32 ? 0x8000000080000000 : 0x8000800080008000;
-    uint64_t words[8], bad[8] = { 0 }, any = 0;
-    for (size_t at = 0; at < bytes; at += sizeof(words)) {
-        if (bytes - at < sizeof(words))
-            memset(words, 0, sizeof(words));
-        memcpy(words, data + at, MIN(bytes - at, sizeof(words)));
-        for (int k = 0; k < 8; k++)
-            bad[k] |= (words[k] & mask) + one;
-    }
-    for (int k = 0; k < 8; k++)
-        any |= bad[k];
-    return !(any & signs);
-}
-
 /* Looks through the pieces that lie in a slab. */
 static void look_through(struct stream_file *f, const struct slab *slab)
 {
@@ -80,7 +56,7 @@ static void look_through(struct stream_file *f, const struct slab *slab)
         const struct st_item *item = &f->list->items[f->piece];
         uint64_t begin = f->piece_begin, end = begin + f->list->pieces[f->piece].bytes;
         uint64_t from = MAX(begin, slab->offset), to = MIN(end, slab_end);
-        if (from < to && !all_finite(slab->data + (from - slab->offset), (size_t)(to - from), item->type))
+        if (from < to && !st_finite(slab->data + (from - slab->offset), (size_t)(to - from), item->type))
             f->nonfinite = item->name;
         if (end > slab_end)
             break;

@@ -266,6 +266,30 @@ static void names_types(void **state)
     assert_int_equal(st_type_find("bf16"), SHERD_DTYPE_NONE);
 }
 
+/* Every exponent, by itself in every place of blocks of all lengths. */
+static void sees_what_is_not_finite(void **state)
+{
+    (void)state;
+    static const enum sherd_dtype types[] = { SHERD_F32, SHERD_BF16, SHERD_F16 };
+    for (int k = 0; k < 3; k++) {
+        size_t size = sherd_dtype_bytes(types[k]);
+        for (uint32_t high = 0; high < 65536; high += high % 128 ? 1 : 63) {
+            char data[201] = { 0 };
+            size_t n = 1 + high % 49, at = high % n;
+            uint32_t word = high << 16 | (high & 1 ? 0xffff : 0);
+            uint16_t half = (uint16_t)high;
+            float x = types[k] == SHERD_BF16 ? bf16_to_float(half) : f16_to_float(half);
+            if (size == 4)
+                memcpy(&x, &word, sizeof(x));
+            memset(data + 1, 0x11, 200);
+            memcpy(data + 1 + at * size, size == 4 ? (void *)&word : (void *)&half, size);
+            if (st_finite(data + 1, n * size, types[k]) != !!isfinite(x))
+                fail_msg("%s %04x in place %zu of %zu", sherd_dtype_name(types[k]), high, at, n);
+        }
+        assert_int_equal(st_finite("", 0, types[k]), 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -278,6 +302,7 @@ int main(void)
         cmocka_unit_test(refuses_wrong_items),
         cmocka_unit_test(reads_a_file),
         cmocka_unit_test(converts),
+        cmocka_unit_test(sees_what_is_not_finite),
         cmocka_unit_test(names_types),
     };
     return cmocka_run_group_tests(tests, enter, leave);
