@@ -45,6 +45,19 @@ struct job job_default(void)
         .weight_decay = 0.1 };
 }
 
+struct sherd_model_config job_llama(void)
+{
+    return (struct sherd_model_config){ .family = "llama",
+        .vocab = 101,
+        .width = 24,
+        .layers = 3,
+        .heads = 4,
+        .kv_heads = 2,
+        .head_dim = 6,
+        .mlp_width = 40,
+        .context = 16 };
+}
+
 void job_row(int64_t step, int64_t j, int64_t seq, int64_t vocab, int32_t *tokens, int32_t *targets)
 {
     for (int64_t t = 0; t <= seq; t++) {
@@ -284,4 +297,22 @@ void job_close(const struct job *a, const struct job *b, double bound)
     if (!(d <= bound))
         fail_msg("weights of stage %d world %d and stage %d world %d are %.3g apart", a->stage, a->world,
             b->stage, b->world, d);
+}
+
+void job_stages_agree(struct job job, double bound)
+{
+    struct job at[4];
+    for (int s = 0; s < 4; s++) {
+        at[s] = job;
+        at[s].stage = s;
+        job_pass(&at[s]);
+    }
+    job_same_bits(&at[1], &at[0]);
+    job_same_bits(&at[3], &at[2]);
+    if (job.accum == 1)
+        job_same_bits(&at[2], &at[0]);
+    else
+        job_close(&at[2], &at[0], bound);
+    for (int s = 0; s < 4; s++)
+        job_free(&at[s]);
 }

@@ -52,6 +52,8 @@ struct job {
 
 /* The tiny GPT-2 of most tests: vocabulary 101, width 24, 2 layers, 3 heads, tied. */
 struct job job_default(void);
+/* Its place taken by a llama: 3 layers, 2 heads of keys and values, untied. */
+struct sherd_model_config job_llama(void);
 /* Runs it; statuses are in job->status. Fails the test only if ranks hang. */
 void job_run(struct job *job);
 /* Runs it and fails the test unless every rank succeeds. */
@@ -62,6 +64,9 @@ void job_free(struct job *job);
 void job_same_bits(const struct job *a, const struct job *b);
 /* Within a relative distance: |a - b| <= bound * |b| for losses and norms, in the 2-norm for weights. */
 void job_close(const struct job *a, const struct job *b, double bound);
+/* Runs it at stages 0 to 3: without accumulation all give the same bits; with it 0 = 1 and 2 = 3, and these
+ * are close. */
+void job_stages_agree(struct job job, double bound);
 
 /* Row j of step s of the common stream: tokens and targets; about one target in eight is ignored. */
 void job_row(int64_t step, int64_t j, int64_t seq, int64_t vocab, int32_t *tokens, int32_t *targets);

@@ -2,7 +2,7 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * Every stage, world and split of a job does the same: bit for bit where the order of sums is fixed, closely
- * where it is not.
+ * where it is not. What holds for every option is in test_options.c.
  */
 #include "tests/check.h"
 
@@ -14,26 +14,7 @@
 #include "tests/t.h"
 
 static const int worlds[] = { 1, 2, 3, 4, 7, 8 };
-#define N_WORLDS (int)(sizeof(worlds) / sizeof(worlds[0]))
-
-/* Runs `base` at stages 0 to 3: without accumulation all give the same bits; with it 0 = 1 and 2 = 3. */
-static void compare_stages(struct job base, double bound)
-{
-    struct job at[4];
-    for (int s = 0; s < 4; s++) {
-        at[s] = base;
-        at[s].stage = s;
-        job_pass(&at[s]);
-    }
-    job_same_bits(&at[1], &at[0]);
-    job_same_bits(&at[3], &at[2]);
-    if (base.accum == 1)
-        job_same_bits(&at[2], &at[0]);
-    else
-        job_close(&at[2], &at[0], bound);
-    for (int s = 0; s < 4; s++)
-        job_free(&at[s]);
-}
+#define N_WORLDS (int)ARRAY_LEN(worlds)
 
 static void stages_agree_bitwise_at_every_world(void **state)
 {
@@ -42,7 +23,7 @@ static void stages_agree_bitwise_at_every_world(void **state)
         struct job j = job_default();
         j.world = worlds[w];
         j.steps = worlds[w] <= 4 ? 20 : 6;
-        compare_stages(j, 0);
+        job_stages_agree(j, 0);
     }
 }
 
@@ -55,175 +36,21 @@ static void stages_agree_under_accumulation(void **state)
         j.micro = 1;
         j.accum = 3;
         j.steps = 5;
-        compare_stages(j, 2e-5);
+        job_stages_agree(j, 2e-5);
     }
 }
-
-static void stages_agree_in_bf16(void **state)
-{
-    (void)state;
-    for (int w = 1; w <= 3; w++) {
-        struct job j = job_default();
-        j.world = w;
-        j.param = SHERD_BF16;
-        compare_stages(j, 0);
-        j.reduce = SHERD_BF16;
-        compare_stages(j, 0);
-    }
-}
-
-static void stages_agree_in_f16(void **state)
-{
-    (void)state;
-    for (int w = 1; w <= 3; w++) {
-        struct job j = job_default();
-        j.world = w;
-        j.param = SHERD_F16;
-        compare_stages(j, 0);
-        j.reduce = SHERD_F16;
-        compare_stages(j, 0);
-    }
-}
-
-static const struct sherd_model_config tiny_llama = { .family = "llama",
-    .vocab = 101,
-    .width = 24,
-    .layers = 3,
-    .heads = 4,
-    .kv_heads = 2,
-    .head_dim = 6,
-    .mlp_width = 40,
-    .context = 16 };
 
 static void stages_agree_for_llama_and_sgd(void **state)
 {
     (void)state;
     struct job j = job_default();
-    j.model = tiny_llama;
+    j.model = job_llama();
     j.world = 3;
     j.steps = 5;
-    compare_stages(j, 0);
+    job_stages_agree(j, 0);
     j.optim = "sgd";
     j.lr = 0.1;
-    compare_stages(j, 0);
-}
-
-/* What is computed twice has the same bits both times, and less is saved. */
-static void recomputing_changes_nothing(void **state)
-{
-    (void)state;
-    for (int trial = 0; trial < 24; trial++) {
-        struct job none = job_default();
-        none.stage = trial % 4;
-        none.world = 2;
-        none.poison = 1;
-        none.accum = 1 + trial / 4 % 2;
-        none.steps = 4;
-        if (trial >= 8)
-            none.model = tiny_llama;
-        if (trial >= 16) { /* norms of q and k; an MLP narrower than q, k and v */
-            none.model.family = "qwen3";
-            none.model.mlp_width = 16;
-        }
-        none.param = trial % 3 ? SHERD_F32 : SHERD_BF16;
-        job_pass(&none);
-        uint64_t saved = none.memory.saved;
-        for (int k = SHERD_RECOMPUTE_CHEAP; k <= SHERD_RECOMPUTE_BLOCK; k++) {
-            struct job j = none;
-            j.weights = j.grads = NULL;
-            j.recompute = (enum sherd_recompute)k;
-            job_pass(&j);
-            job_same_bits(&j, &none);
-            assert_true(j.memory.saved < saved);
-            saved = j.memory.saved;
-            job_free(&j);
-        }
-        job_free(&none);
-    }
-}
-
-/* Masters cut in two are the same masters, in less memory. */
-static void split_masters_change_nothing(void **state)
-{
-    (void)state;
-    for (int trial = 0; trial < 16; trial++) {
-        struct job whole = job_default();
-        whole.stage = trial % 4;
-        whole.world = 1 + trial / 4;
-        whole.param = SHERD_BF16;
-        whole.poison = 1;
-        whole.steps = 8;
-        whole.accum = 1 + trial % 2;
-        whole.optim = trial % 3 ? "adamw" : "sgd";
-        job_pass(&whole);
-        struct job split = whole;
-        split.weights = split.grads = NULL;
-        split.master = SHERD_MASTER_SPLIT;
-        job_pass(&split);
-        job_same_bits(&split, &whole);
-        assert_int_equal(2 * split.memory.master, whole.memory.master);
-        job_free(&split);
-        job_free(&whole);
-    }
-}
-
-/* Optimizer states rounded at random: the same bits at all stages, and no further from float states than a
- * twentieth of the way that the weights went. */
-static void bf16_states_agree(void **state)
-{
-    (void)state;
-    for (int trial = 0; trial < 4; trial++) {
-        struct job f32 = job_default(), start;
-        f32.world = 1 + trial;
-        f32.steps = 20;
-        f32.lr = 1e-3;
-        f32.param = trial % 2 ? SHERD_BF16 : SHERD_F32;
-        f32.master = trial == 3 ? SHERD_MASTER_SPLIT : SHERD_MASTER_WHOLE;
-        f32.optim = trial == 2 ? "sgd" : "adamw";
-        start = f32;
-        start.steps = 0;
-        job_pass(&start);
-        job_pass(&f32);
-        struct job j = f32;
-        j.weights = j.grads = NULL;
-        j.state = SHERD_BF16;
-        compare_stages(j, 0);
-        job_pass(&j);
-        assert_int_equal(2 * j.memory.state, f32.memory.state);
-        double apart = 0, way = 0;
-        for (int64_t i = 0; i < j.n_weights; i++) {
-            apart += pow((double)j.weights[i] - f32.weights[i], 2);
-            way += pow((double)f32.weights[i] - start.weights[i], 2);
-        }
-        if (!(apart > 0 && sqrt(apart / way) < 0.05))
-            fail_msg("trial %d: %.3g of the way apart", trial, sqrt(apart / way));
-        job_free(&j);
-        job_free(&f32);
-        job_free(&start);
-    }
-}
-
-/* Nothing is trained below block 1: what comes before runs forward once. */
-static void recomputing_below_frozen_layers(void **state)
-{
-    (void)state;
-    for (int stage = 0; stage <= 3; stage++) {
-        struct job none = job_default();
-        none.model = tiny_llama;
-        none.freeze = "model.*";
-        none.model.tied = 0;
-        none.stage = stage;
-        none.world = 2;
-        none.poison = 1;
-        job_pass(&none);
-        struct job block = none;
-        block.weights = block.grads = NULL;
-        block.recompute = SHERD_RECOMPUTE_BLOCK;
-        job_pass(&block);
-        job_same_bits(&block, &none);
-        job_free(&block);
-        job_free(&none);
-    }
+    job_stages_agree(j, 0);
 }
 
 static void worlds_agree_closely(void **state)
@@ -325,69 +152,6 @@ static void clipping_is_global(void **state)
             job_free(&j);
         }
     job_free(&one);
-}
-
-static void overlap_prefetch_poison_and_delay_change_nothing(void **state)
-{
-    (void)state;
-    for (int stage = 0; stage <= 3; stage++) {
-        struct job plain = job_default();
-        plain.stage = stage;
-        plain.world = 2;
-        plain.accum = 2;
-        plain.steps = 4;
-        plain.overlap = 0;
-        job_pass(&plain);
-        for (int prefetch = 0; prefetch <= 3; prefetch++)
-            for (int delay = 0; delay <= 300; delay += 300) {
-                struct job j = plain;
-                j.weights = j.grads = NULL;
-                j.overlap = 1;
-                j.poison = 1;
-                j.prefetch = prefetch;
-                j.delay_us = delay;
-                job_pass(&j);
-                job_same_bits(&j, &plain);
-                job_free(&j);
-            }
-        job_free(&plain);
-    }
-}
-
-/* Steps that are launched whole, among steps that cannot be since a rank brings fewer rows. */
-static void a_step_kept_as_one_piece_changes_nothing(void **state)
-{
-    (void)state;
-    for (int stage = 0; stage <= 3; stage++)
-        for (int world = 1; world <= 3; world++)
-            for (int accum = 1; accum <= 3; accum += 2) {
-                struct job plain = job_default();
-                plain.stage = stage;
-                plain.world = world;
-                plain.accum = accum;
-                plain.steps = 8;
-                plain.uneven = 5;
-                plain.overlap = 0;
-                plain.optim = accum == 1 ? "adamw" : "sgd";
-                plain.param = world == 2 ? SHERD_BF16 : SHERD_F32;
-                plain.state = world == 3 ? SHERD_BF16 : SHERD_F32;
-                job_pass(&plain);
-                for (int overlap = 0; overlap <= 1; overlap++) {
-                    struct job j = plain;
-                    j.weights = j.grads = NULL;
-                    j.graph = 1;
-                    j.overlap = overlap;
-                    j.poison = overlap;
-                    j.delay_us = overlap && world == 2 ? 200 : 0;
-                    job_pass(&j);
-                    job_same_bits(&j, &plain);
-                    assert_int_equal(j.launches, 5); /* not steps 1 and 2, and not the uneven one */
-                    if (stage == 0 || stage == 3) /* others publish once more after a step that is not kept */
-                        assert_memory_equal(&j.sent, &plain.sent, sizeof(j.sent));
-                    job_free(&j);
-                }
-                job_free(&plain);
-            }
 }
 
 static void every_row_of_a_tied_table_learns(void **state)
@@ -553,31 +317,6 @@ static void memory_and_bytes_are_what_was_planned(void **state)
             }
 }
 
-/* Blocks' gradients rest in what the blocks saved, where a step has one micro-batch; the tied root saves
- * nothing, so its gradient has a place of its own. */
-static void gradients_rest_where_values_were(void **state)
-{
-    (void)state;
-    for (int stage = 0; stage <= 3; stage++) {
-        struct job one = job_default(), two, block;
-        one.stage = stage;
-        one.world = 2;
-        two = block = one;
-        two.accum = 2;
-        block.recompute = SHERD_RECOMPUTE_BLOCK;
-        job_pass(&one);
-        job_pass(&two);
-        job_pass(&block);
-        if (stage >= 2)
-            assert_true(one.memory.grad > 0 && one.memory.grad < two.memory.grad);
-        assert_int_equal(block.memory.grad, two.memory.grad); /* what blocks save is elsewhere by then */
-        job_same_bits(&block, &one);
-        job_free(&one);
-        job_free(&two);
-        job_free(&block);
-    }
-}
-
 static void one_micro_batch_was_planned(
     int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
 {
@@ -611,20 +350,6 @@ static void more_micro_batches_than_planned_are_refused(void **state)
         t_ranks(2, T_THREADS, one_micro_batch_was_planned, &accum);
 }
 
-static void a_step_allocates_nothing(void **state)
-{
-    (void)state;
-    for (int stage = 0; stage <= 3; stage++) {
-        struct job j = job_default();
-        j.stage = stage;
-        j.steps = 6;
-        j.accum = 2;
-        job_pass(&j);
-        assert_int_equal(j.step_allocs, 0);
-        job_free(&j);
-    }
-}
-
 static void a_step_that_is_not_finite_changes_nothing(void **state)
 {
     (void)state;
@@ -650,27 +375,17 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_agree_bitwise_at_every_world),
         cmocka_unit_test(stages_agree_under_accumulation),
-        cmocka_unit_test(stages_agree_in_bf16),
-        cmocka_unit_test(stages_agree_in_f16),
         cmocka_unit_test(stages_agree_for_llama_and_sgd),
-        cmocka_unit_test(recomputing_changes_nothing),
-        cmocka_unit_test(recomputing_below_frozen_layers),
-        cmocka_unit_test(split_masters_change_nothing),
-        cmocka_unit_test(bf16_states_agree),
         cmocka_unit_test(worlds_agree_closely),
         cmocka_unit_test(splits_agree_closely),
         cmocka_unit_test(batches_that_do_not_divide),
         cmocka_unit_test(clipping_is_global),
-        cmocka_unit_test(overlap_prefetch_poison_and_delay_change_nothing),
-        cmocka_unit_test(a_step_kept_as_one_piece_changes_nothing),
         cmocka_unit_test(every_row_of_a_tied_table_learns),
         cmocka_unit_test(frozen_tensors_stay_and_the_rest_agrees),
         cmocka_unit_test(ranks_that_differ_are_told),
         cmocka_unit_test(freezing_everything_is_refused),
         cmocka_unit_test(memory_and_bytes_are_what_was_planned),
-        cmocka_unit_test(gradients_rest_where_values_were),
         cmocka_unit_test(more_micro_batches_than_planned_are_refused),
-        cmocka_unit_test(a_step_allocates_nothing),
         cmocka_unit_test(a_step_that_is_not_finite_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
