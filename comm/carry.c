@@ -8,6 +8,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 
@@ -30,6 +31,7 @@ struct carry {
     int turning; /* the thread is at the jobs */
     int asked;   /* who wait for it to come back from them */
     int stop;
+    _Atomic int given_up; /* the others have gone while the thread was in a call: it may touch nothing more */
 };
 
 /* ---- on MPI's thread ---- */
@@ -41,16 +43,32 @@ static int fail(struct carry_job *job, int r, unsigned int state)
     return -1;
 }
 
+/* A call of MPI's has come back with `st`. */
+static int back(const struct carry *c, struct carry_job *job, int r, int st)
+{
+    return st == 0 && !atomic_load(&c->given_up) ? 0 : fail(job, r, CARRY_FAILED);
+}
+
+static int send(const struct carry *c, struct carry_job *job, int r, struct mpi_message *m, const void *data,
+    size_t bytes)
+{
+    return back(c, job, r, c->shim->send(m, data, (int)bytes, r, job->tag, job->why, sizeof(job->why)));
+}
+
+static int receive(
+    const struct carry *c, struct carry_job *job, int r, struct mpi_message *m, void *data, size_t bytes)
+{
+    return back(c, job, r, c->shim->receive(m, data, (int)bytes, r, job->tag, job->why, sizeof(job->why)));
+}
+
 static int begin(const struct carry *c, struct carry_job *job, int r)
 {
     struct carry_leg *leg = &job->legs[r];
-    char *why = job->why;
-    if (c->shim->receive(
-            &leg->call_in, &leg->theirs, sizeof(leg->theirs), r, job->tag, why, sizeof(job->why)) != 0)
-        return fail(job, r, CARRY_FAILED);
+    if (receive(c, job, r, &leg->call_in, &leg->theirs, sizeof(leg->theirs)) != 0)
+        return -1;
     leg->has_call_in = 1;
-    if (c->shim->send(&leg->call_out, job->call, sizeof(*job->call), r, job->tag, why, sizeof(job->why)) != 0)
-        return fail(job, r, CARRY_FAILED);
+    if (send(c, job, r, &leg->call_out, job->call, sizeof(*job->call)) != 0)
+        return -1;
     leg->has_call_out = 1;
     job->now.moved++;
     return 0;
@@ -60,8 +78,8 @@ static int begin(const struct carry *c, struct carry_job *job, int r)
 static int test(const struct carry *c, struct carry_job *job, int r, struct mpi_message *m, int *under_way)
 {
     int done = 0;
-    if (*under_way && c->shim->test(m, &done, job->why, sizeof(job->why)) != 0)
-        return fail(job, r, CARRY_FAILED);
+    if (*under_way && back(c, job, r, c->shim->test(m, &done, job->why, sizeof(job->why))) != 0)
+        return -1;
     if (done) {
         *under_way = 0;
         job->now.moved++;
@@ -79,16 +97,14 @@ static int go_on(const struct carry *c, struct carry_job *job, int r)
     if (leg->has_call_in)
         return 0;
     if (!leg->has_out && out > 0) {
-        if (c->shim->send(&leg->out, (const char *)part->out + leg->sent, (int)out, r, job->tag, job->why,
-                sizeof(job->why)) != 0)
-            return fail(job, r, CARRY_FAILED);
+        if (send(c, job, r, &leg->out, (const char *)part->out + leg->sent, out) != 0)
+            return -1;
         leg->has_out = 1;
         leg->sent += out;
     }
     if (!leg->has_in && in > 0) {
-        if (c->shim->receive(
-                &leg->in, (char *)part->in + leg->got, (int)in, r, job->tag, job->why, sizeof(job->why)) != 0)
-            return fail(job, r, CARRY_FAILED);
+        if (receive(c, job, r, &leg->in, (char *)part->in + leg->got, in) != 0)
+            return -1;
         leg->has_in = 1;
         leg->got += in;
     }
@@ -176,7 +192,7 @@ static void go_round(void *carry)
         }
         c->turning = 1;
         pthread_mutex_unlock(&c->lock);
-        for (int i = 0; i < n; i++)
+        for (int i = 0; i < n && !atomic_load(&c->given_up); i++)
             turn(c, jobs[i]);
         pthread_mutex_lock(&c->lock);
         c->turning = 0;
@@ -302,6 +318,8 @@ int carry_end(struct carry *c, struct carry_job *job)
         c->stop = 1;
         c->shim->broken();
         out = come_out(c);
+        if (!out)
+            atomic_store(&c->given_up, 1);
     }
     while (c->jobs[i] != job)
         i++;

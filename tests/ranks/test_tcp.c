@@ -422,6 +422,14 @@ static void test_interfaces(void **state)
     ASSERT_OK(net_resolve(to, &n, "::1", 7));
     assert_true(net_is_loopback(&to[0]));
     assert_string_equal(net_text(&to[0], text), "[::1]:7");
+    ASSERT_OK(net_resolve(to, &n, "127.0.0.2,127.0.0.1", 9));
+    assert_int_equal(n, 2);
+    assert_string_equal(net_text(&to[0], text), "127.0.0.2:9");
+    assert_string_equal(net_text(&to[1], text), "127.0.0.1:9");
+    char list[NET_TEXT_BYTES];
+    ASSERT_OK(net_addresses(list, sizeof(list), "=lo"));
+    assert_int_equal(strncmp(list, "127.0.0.1", 9), 0);
+    ASSERT_FAILS(net_addresses(list, sizeof(list), "=l"), SHERD_ENOTFOUND, "named by NCCL_SOCKET_IFNAME=");
 }
 
 int main(void)
