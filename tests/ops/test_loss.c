@@ -138,7 +138,7 @@ static void pitch_case(struct op_test *t, const void *arg)
     }
     close_rows = op_read(t, logits);
     apart_rows = op_read(t, wide);
-    assert_true(sums[0] > 0 && fabs(sums[1] / sums[0] - 1) < 1e-12);
+    assert_true(sums[0] > 0 && fabs(sums[1] / sums[0] - 1) < 1e-6); /* another order of the sum is allowed */
     for (int i = 0; i < ROWS * PITCH; i++) {
         double want = i % PITCH < VOCAB ? close_rows[i / PITCH * VOCAB + i % PITCH] : 77;
         if (fabs(apart_rows[i] - want) > OP_BOUND(type) * fabs(want))
