@@ -404,11 +404,8 @@ static int matmul(struct sherd_queue *queue, const struct sherd_matmul *a, const
     return a->bias && !plan->key.bias ? cuda_add_bias(stream, a) : SHERD_OK;
 }
 
-int cuda_matmul(struct sherd_queue *queue, const void *args)
+static int matmul_one(struct sherd_queue *queue, const struct sherd_matmul *a)
 {
-    const struct sherd_matmul *a = args;
-    if (a->m == 0 || a->n == 0)
-        return SHERD_OK;
     struct plan_key key = key_of(a, cuda_queue(queue)->workspace != NULL);
     if (has_plan(cuda_device(queue->dev)->plans, &key))
         return matmul(queue, a, &key);
@@ -416,4 +413,80 @@ int cuda_matmul(struct sherd_queue *queue, const void *args)
     int st = matmul(queue, a, &key);
     cuda_took(queue->dev, before);
     return st;
+}
+
+/* ---- rows apart ----
+ *
+ * The fast kernels want more than aligned rows of 16-bit elements: they want their lengths to be multiples of
+ * EVEN too, or take several times as long. Where the caller has set rows apart, so that they are aligned,
+ * what is over of such a length is a product of its own. */
+
+#define EVEN 8
+
+static const void *after(const void *p, int64_t elems, enum sherd_dtype type)
+{
+    return (const char *)p + elems * (int64_t)sherd_dtype_bytes(type);
+}
+
+/* Columns of c beyond the first n. */
+static struct sherd_matmul last_columns(const struct sherd_matmul *a, int64_t n)
+{
+    struct sherd_matmul rest = *a;
+    rest.n = a->n - n;
+    rest.c = (char *)a->c + n * (int64_t)sherd_dtype_bytes(a->c_type);
+    rest.b = after(a->b, n * a->k, a->type); /* [n,k] */
+    rest.add = a->add ? after(a->add, n, a->c_type) : NULL;
+    rest.bias = a->bias ? after(a->bias, n, a->type) : NULL;
+    return rest;
+}
+
+/* Rows of c beyond the first m. */
+static struct sherd_matmul last_rows(const struct sherd_matmul *a, int64_t m)
+{
+    struct sherd_matmul rest = *a;
+    int64_t pitch = a->c_pitch ? a->c_pitch : a->n;
+    rest.m = a->m - m;
+    rest.a = after(a->a, m, a->type); /* [k,m] */
+    rest.c = (char *)a->c + m * pitch * (int64_t)sherd_dtype_bytes(a->c_type);
+    rest.add = a->add ? after(a->add, m * pitch, a->c_type) : NULL;
+    return rest;
+}
+
+/* What the inner dimension beyond the first k gives. */
+static struct sherd_matmul last_inner(const struct sherd_matmul *a, int64_t k)
+{
+    struct sherd_matmul rest = *a;
+    rest.k = a->k - k;
+    rest.a = after(a->a, k, a->type);        /* [m,k] */
+    rest.b = after(a->b, k * a->n, a->type); /* [k,n] */
+    return rest;
+}
+
+int cuda_matmul(struct sherd_queue *queue, const void *args)
+{
+    const struct sherd_matmul *a = args;
+    struct sherd_matmul most = *a, rest;
+    if (a->m == 0 || a->n == 0)
+        return SHERD_OK;
+    if (a->type == SHERD_F32)
+        return matmul_one(queue, a);
+    if (a->c_pitch && a->trans_b && a->n % EVEN && a->n > EVEN) {
+        most.n -= a->n % EVEN;
+        rest = last_columns(a, most.n);
+    } else if (a->a_pitch && a->trans_a && a->m % EVEN && a->m > EVEN) {
+        most.m -= a->m % EVEN;
+        rest = last_rows(a, most.m);
+    } else if (a->a_pitch && !a->trans_a && !a->trans_b && a->k % EVEN && a->k > EVEN) {
+        /* the small part first: of it alone a rounding is added, where c has 16 bits */
+        most.k -= a->k % EVEN;
+        rest = last_inner(a, most.k);
+        SHERD_TRY(matmul_one(queue, &rest));
+        most.add = most.c;
+        most.bias = NULL;
+        return matmul_one(queue, &most);
+    } else {
+        return matmul_one(queue, a);
+    }
+    SHERD_TRY(matmul_one(queue, &most));
+    return matmul_one(queue, &rest);
 }
