@@ -195,28 +195,55 @@ extern "C" int cuda_norm_forward(struct sherd_queue *queue, const void *args)
  * With h = (x - mean) * rstd and g = dy * w:
  *     dx = rstd * (g - mean(g) - h * mean(g * h)), without mean(g) for RMS. */
 
-/* KIND is a constant so that RMSNorm holds no registers for db. */
+/* A thread's part of a row of x and dy. */
+template <typename T, int V>
+static __device__ __forceinline__ void load_row(
+    float (&x)[V][WIDE], float (&dy)[V][WIDE], const struct sherd_norm_backward *a, int64_t row)
+{
+    int64_t at = row_start(row, a->cols, a->run, a->pitch);
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+        int c = (i * blockDim.x + threadIdx.x) * WIDE;
+        int k = c < a->cols ? WIDE : 0;
+        load<WIDE>(x[i], (const T *)a->x + at + c, k);
+        load<WIDE>(dy[i], (const T *)a->dy + at + c, k);
+    }
+}
+
+/* KIND is a constant so that RMSNorm holds no registers for db. Where there are registers for it, the next
+ * row is on its way while this one waits for its sums: there are few blocks, for the sake of dw and db. */
 template <typename T, int V, int KIND>
 __global__ void __launch_bounds__(MAX_THREADS)
     norm_backward_held(const __grid_constant__ struct sherd_norm_backward a, int64_t block_rows)
 {
     constexpr int W = WIDE;
-    constexpr bool layer = KIND == SHERD_LAYER_NORM;
+    constexpr bool layer = KIND == SHERD_LAYER_NORM, ahead = V == 1;
     float dw[V][W] = { 0 }, db[layer ? V : 1][W] = { 0 };
     int64_t first = blockIdx.x * block_rows;
     int64_t last = first + block_rows < a.rows ? first + block_rows : a.rows;
+    float next_x[V][W], next_dy[V][W];
+    if (ahead && first < last)
+        load_row<T, V>(next_x, next_dy, &a, first);
     for (int64_t row = first; row < last; row++) {
         int64_t at = row_start(row, a.cols, a.run, a.pitch);
-        const T *x = (const T *)a.x + at, *dy = (const T *)a.dy + at;
         float mean = layer ? a.mean[row] : 0.0f, rstd = a.rstd[row];
         float h[V][W], g[V][W], sum_g = 0, sum_gh = 0;
+        if (!ahead)
+            load_row<T, V>(next_x, next_dy, &a, row);
+#pragma unroll
+        for (int i = 0; i < V; i++)
+#pragma unroll
+            for (int j = 0; j < W; j++) {
+                h[i][j] = next_x[i][j];
+                g[i][j] = next_dy[i][j];
+            }
+        if (ahead && row + 1 < last)
+            load_row<T, V>(next_x, next_dy, &a, row + 1);
 #pragma unroll
         for (int i = 0; i < V; i++) {
             int c = (i * blockDim.x + threadIdx.x) * W;
             int k = c < a.cols ? W : 0;
             float w[W];
-            load<W>(h[i], x + c, k);
-            load<W>(g[i], dy + c, k);
             load<W>(w, (const T *)a.w + c, k);
 #pragma unroll
             for (int j = 0; j < W; j++) {
