@@ -22,6 +22,7 @@
 
 #define LOOKS 40 /* for a folder that another rank made */
 #define LOOK_MS 50
+#define HEADER_GROWTH 64 /* bytes, as steps get more digits */
 
 struct ckpt_saver {
     struct sherd_comm *comm;
@@ -394,7 +395,7 @@ int ckpt_job_bytes(const struct ckpt_job *job, uint64_t *mine, uint64_t *all)
     if (st == SHERD_OK) {
         *mine = 0;
         for (int k = 0; k < s.n_kinds; k++)
-            *mine += (uint64_t)round_up((int64_t)s.lists[k].file_bytes, CKPT_SLAB_BYTES);
+            *mine += (uint64_t)round_up((int64_t)s.lists[k].file_bytes + HEADER_GROWTH, CKPT_SLAB_BYTES);
         *all = s.total;
     }
     save_finish(&s);
