@@ -6,7 +6,6 @@
 #include "runtime/watch.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -16,20 +15,18 @@
 #include "base/status.h"
 #include "runtime/engine.h"
 
-#define SLOW_SHARE 0.2     /* of a step: what a rank takes longer than the others before it is told */
-#define SLOW_SECONDS 0.002 /* and at least */
 #define RECORD_FILE "flight.txt"
-
-struct watch_seen {
-    int64_t step;
-    double seconds[BOARD_FIGURES];
-};
 
 static const char *const phase_names[] = {
 #define XX(name, text) text,
     WATCH_PHASES(XX)
 #undef XX
 };
+
+const char *watch_phase_name(enum watch_phase phase)
+{
+    return phase_names[phase];
+}
 
 /* ---- telling ---- */
 
@@ -56,9 +53,7 @@ int watch_init(struct sherd_engine *e)
     struct watch *w = &e->watch;
     w->phase = WATCH_OTHER;
     w->since = clock_seconds();
-    w->seen = mem_zalloc((size_t)sherd_comm_size(e->comm), sizeof(*w->seen));
-    if (!w->seen)
-        return SHERD_ENOMEM;
+    SHERD_TRY(slow_init(&w->slow, sherd_comm_size(e->comm)));
     for (int l = 0; l < PROGRAM_N_LISTS; l++)
         SHERD_TRY(make_texts(e, (enum program_list)l));
     return SHERD_OK;
@@ -68,7 +63,7 @@ void watch_finish(struct sherd_engine *e)
 {
     for (int l = 0; l < PROGRAM_N_LISTS; l++)
         mem_free(e->watch.texts[l]);
-    mem_free(e->watch.seen);
+    slow_finish(&e->watch.slow);
 }
 
 static int tell(struct sherd_engine *e, int64_t step, const char *text)
@@ -142,70 +137,11 @@ int watch_start(struct sherd_comm *comm, const char *text)
     return MIN(0, st);
 }
 
-/* ---- the slow rank ---- */
-
-/* Seconds a step that a rank spent in each phase since it was last looked at; 0 if it took no step. */
-static int take_means(struct watch_seen *seen, const struct board *board, int rank, double *mean)
-{
-    struct watch_seen now = { 0 };
-    now.step = board_look(board, rank, now.seconds);
-    int64_t steps = now.step - seen->step;
-    for (int p = 0; p < WATCH_N_PHASES; p++)
-        mean[p] = steps > 0 ? (now.seconds[p] - seen->seconds[p]) / (double)steps : 0;
-    *seen = now;
-    return steps > 0;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* The rank that takes longest in a phase, and how much longer than the middle of all. */
-static double find_slow(
-    const double *means, int world, enum watch_phase phase, double *sorted, int *rank, double *middle)
-{
-    *rank = 0;
-    for (int r = 0; r < world; r++) {
-        sorted[r] = means[r * WATCH_N_PHASES + phase];
-        if (sorted[r] > means[*rank * WATCH_N_PHASES + phase])
-            *rank = r;
-    }
-    qsort(sorted, (size_t)world, sizeof(*sorted), by_value);
-    *middle = sorted[(world - 1) / 2];
-    return sorted[world - 1] - *middle;
-}
-
 void watch_slow(struct sherd_engine *e, struct text *line)
 {
     struct board *board = comm_board(e->comm);
-    int world = sherd_comm_size(e->comm), ready = 1, slow = -1, at_rank = 0;
-    double *means = board ? mem_zalloc((size_t)world * (WATCH_N_PHASES + 1), sizeof(*means)) : NULL;
-    double step = 0, most = SLOW_SECONDS, usual = 0;
-    if (!means)
-        return;
-    for (int r = 0; r < world; r++)
-        ready &= take_means(&e->watch.seen[r], board, r, means + r * WATCH_N_PHASES);
-    for (int p = 0; p < WATCH_N_PHASES; p++)
-        step += means[p];
-    most = MAX(most, SLOW_SHARE * step);
-    for (int p = 0; ready && p < WATCH_WAIT; p++) {
-        int rank;
-        double middle;
-        double more =
-            find_slow(means, world, (enum watch_phase)p, means + world * WATCH_N_PHASES, &rank, &middle);
-        if (more <= most)
-            continue;
-        most = more;
-        slow = p;
-        at_rank = rank;
-        usual = middle;
-    }
-    if (slow >= 0)
-        text_add(line, "rank %d is slow: %s %.3g ms a step, others %.3g ms (a step takes %.3g ms)", at_rank,
-            phase_names[slow], 1e3 * means[at_rank * WATCH_N_PHASES + slow], 1e3 * usual, 1e3 * step);
-    mem_free(means);
+    if (board)
+        slow_look(&e->watch.slow, board, line);
 }
 
 /* ---- the record ---- */

@@ -9,6 +9,7 @@
 #define SHERD_RUNTIME_WATCH_H
 
 #include "comm/ops.h"
+#include "runtime/slow.h"
 #include "shard/program.h"
 
 struct sherd_engine;
@@ -38,7 +39,7 @@ struct watch {
     enum watch_phase phase;
     double since;                  /* the phase began */
     double seconds[BOARD_FIGURES]; /* in each phase so far */
-    struct watch_seen *seen;       /* of every rank, when a slow one was looked for last */
+    struct slow slow;
 };
 
 int watch_init(struct sherd_engine *engine);
@@ -48,13 +49,13 @@ void watch_finish(struct sherd_engine *engine);
  * skip an instruction (> 0). */
 int watch_instr(struct sherd_engine *engine, enum program_list list, int at);
 int watch_part(struct sherd_engine *engine, enum watch_phase phase, const char *text);
+const char *watch_phase_name(enum watch_phase phase);
 /* Time goes into another phase from now on; returns the one before. */
 enum watch_phase watch_phase(struct sherd_engine *engine, enum watch_phase phase);
 /* After a step: shows the others what the time went into. */
 void watch_step(struct sherd_engine *engine);
 
-/* Appends "rank 2 is slow: data 31 ms a step, others 0.4 ms (a step takes 52 ms)" if a rank is, over the
- * steps since this was last asked; else nothing. */
+/* Appends a line that names a slow rank if there is evidence of one (runtime/slow.h); else nothing. */
 void watch_slow(struct sherd_engine *engine, struct text *line);
 
 /* Before there is an engine: where this rank is. */

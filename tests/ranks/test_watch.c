@@ -206,60 +206,83 @@ static void test_a_rank_leaves_something_out(void **state)
 
 /* ---- the slow rank ---- */
 
-struct slow {
+#define DAWDLES_MS 80
+
+struct dawdler {
     struct fault fault; /* its place is where the rank dawdles */
+    int64_t last;       /* step in which it does */
     char line[512];     /* that was logged */
 };
 
 static int dawdle(void *ctx, const struct board_place *place)
 {
-    const struct slow *s = ctx;
-    if (strstr(place->text, s->fault.place))
-        nanosleep(&(struct timespec){ .tv_nsec = 60000000 }, NULL);
+    const struct dawdler *d = ctx;
+    if (strstr(place->text, d->fault.place) && place->step <= d->last)
+        nanosleep(&(struct timespec){ .tv_nsec = DAWDLES_MS * 1000000L }, NULL);
     return SHERD_OK;
 }
 
 static void keep_slow(void *ctx, enum sherd_log_level level, const char *text)
 {
-    struct slow *s = ctx;
+    struct dawdler *d = ctx;
     (void)level;
-    if (strstr(text, " is slow: ") && !s->line[0])
-        snprintf(s->line, sizeof(s->line), "%s", text);
+    if (strstr(text, " is slow: ") && !d->line[0])
+        snprintf(d->line, sizeof(d->line), "%s", text);
 }
 
 static void train_slowly(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
 {
-    struct slow *s = ctx;
+    struct dawdler *d = ctx;
     struct sherd_config config;
-    T_OK(read_config(&config, &s->fault));
-    config.log.every = 2;
-    if (rank == s->fault.rank) {
+    T_OK(read_config(&config, &d->fault));
+    config.log.every = 4;
+    config.train.steps = 20;
+    config.save.every = 0;
+    if (rank == d->fault.rank) {
         comm->door = dawdle;
-        comm->door_ctx = s;
+        comm->door_ctx = d;
     }
     if (rank == 0)
-        sherd_log_set(keep_slow, s, SHERD_LOG_INFO);
+        sherd_log_set(keep_slow, d, SHERD_LOG_INFO);
     else
         sherd_log_set(NULL, NULL, SHERD_LOG_ERROR - 1);
     T_OK(sherd_train(&(struct sherd_train_desc){ .config = &config, .device = dev, .comm = comm }));
     sherd_config_free(&config);
 }
 
+/* The line that is logged where a rank dawdles up to a step. */
+static void run_slowly(int rank, const char *place, int64_t last, char line[512])
+{
+    struct dawdler *d = t_shared(sizeof(*d));
+    d->fault = (struct fault){ .rank = rank, .place = place, .stage = 1 };
+    d->last = last;
+    make_folder(&d->fault);
+    t_ranks(WORLD, T_PROCESSES, train_slowly, d);
+    snprintf(line, 512, "%s", d->line);
+    file_remove_tree(d->fault.dir);
+    t_shared_free(d, sizeof(*d));
+}
+
 static void test_a_slow_rank_is_named(void **state)
 {
     (void)state;
-    static const char *const places[] = { "data", " forward ", " backward " };
-    for (int i = 0; i < (int)ARRAY_LEN(places); i++) {
-        char text[64];
-        struct slow *s = t_shared(sizeof(*s));
-        s->fault = (struct fault){ .rank = i, .place = places[i], .stage = 1 };
-        make_folder(&s->fault);
-        t_ranks(WORLD, T_PROCESSES, train_slowly, s);
-        snprintf(text, sizeof(text), "rank %d is slow: %s", i, places[i] + (places[i][0] == ' '));
-        text[strcspn(text, ":") + 2 + strcspn(text + strcspn(text, ":") + 2, " ")] = '\0';
-        ASSERT_CONTAINS(s->line, text);
-        file_remove_tree(s->fault.dir);
-        t_shared_free(s, sizeof(*s));
+    char line[512];
+    run_slowly(0, "data", 20, line);
+    ASSERT_CONTAINS(line, "rank 0 is slow: data");
+    run_slowly(1, " forward ", 20, line);
+    ASSERT_CONTAINS(line, "rank 1 is slow: forward");
+    run_slowly(2, " backward ", 20, line);
+    ASSERT_CONTAINS(line, "rank 2 is slow: backward");
+}
+
+static void test_a_rank_slow_for_some_steps_is_not(void **state)
+{
+    (void)state;
+    char line[512], slow[32];
+    for (int rank = 0; rank < WORLD; rank++) {
+        run_slowly(rank, "data", 9, line); /* over one look whole, and in another */
+        snprintf(slow, sizeof(slow), "rank %d is slow: data", rank);
+        assert_null(strstr(line, slow));
     }
 }
 
@@ -272,6 +295,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_has_no_memory),
         cmocka_unit_test(test_a_rank_leaves_something_out),
         cmocka_unit_test(test_a_slow_rank_is_named),
+        cmocka_unit_test(test_a_rank_slow_for_some_steps_is_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
