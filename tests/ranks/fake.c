@@ -23,6 +23,7 @@
 #include "tests/t.h"
 
 #define RUBBISH 0xa5
+#define RUN 512 /* elements that are made or looked at in one go */
 
 static const char *const state_names[] = { "adam.m", "adam.v" };
 
@@ -114,35 +115,37 @@ static float expected(
     return rounded ? bf16_to_float(bf16_from_float(v)) : v;
 }
 
-static void put(const struct shard_view *view, int64_t at, float value)
-{
-    st_convert((char *)view->data + (size_t)at * sherd_dtype_bytes(view->type), view->type, &value, SHERD_F32,
-        1, NULL);
-}
+/* What `n` elements of a view have that lie together in a tensor: element `first` of it is `at` in the view.
+ */
+struct run {
+    const struct shard_tensor *tensor;
+    int64_t at, first;
+    int n;
+};
 
-static float get(const struct shard_view *view, int64_t at)
-{
-    float value;
-    st_convert(&value, SHERD_F32, (const char *)view->data + (size_t)at * sherd_dtype_bytes(view->type),
-        view->type, 1, NULL);
-    return value;
-}
-
-/* 0 in padding: padding is what no span covers. */
-static const struct shard_tensor *tensor_at(
-    const struct fake *f, const struct shard_view *view, int64_t offset, int64_t *element)
+/* The next run at or after `at`; 0 if only padding is left. */
+static int next_run(const struct fake *f, const struct shard_view *view, int64_t at, struct run *run)
 {
     struct shard_span span;
-    if (!layout_spans(&f->layout, view->unit, view->segment, offset, offset + 1, &span, 1))
-        return NULL;
-    *element = span.first;
-    return &f->layout.tensors[span.tensor];
+    int64_t begin = view->first + at;
+    if (!layout_spans(&f->layout, view->unit, view->segment, begin, view->first + view->elems, &span, 1))
+        return 0;
+    run->tensor = &f->layout.tensors[span.tensor];
+    run->at = span.offset - view->first;
+    run->first = span.first;
+    run->n = (int)MIN(span.elems, RUN);
+    return 1;
+}
+
+static char *data_at(const struct shard_view *view, int64_t at)
+{
+    return (char *)view->data + (size_t)at * sherd_dtype_bytes(view->type);
 }
 
 static int add_view(
     struct fake *f, const char *what, int u, enum shard_segment segment, int rank, int rubbish)
 {
-    int64_t slice = layout_slice(&f->layout, u, segment), element;
+    int64_t slice = layout_slice(&f->layout, u, segment);
     struct shard_view *v = &f->views[f->n_views];
     *v = (struct shard_view){ what, u, segment, segment == SHARD_FROZEN ? frozen_type(f) : SHERD_F32, NULL,
         f->options.whole ? 0 : slice * rank, f->options.whole ? slice * f->layout.world : slice };
@@ -152,10 +155,12 @@ static int add_view(
     SHERD_TRY(sherd_device_alloc(f->job.dev, &v->data, bytes));
     f->n_views++;
     memset(v->data, rubbish ? RUBBISH : 0, bytes);
-    for (int64_t i = 0; i < v->elems && !rubbish; i++) {
-        const struct shard_tensor *t = tensor_at(f, v, v->first + i, &element);
-        if (t)
-            put(v, i, expected(f, v, t, element));
+    struct run run;
+    for (int64_t at = 0; !rubbish && next_run(f, v, at, &run); at = run.at + run.n) {
+        float values[RUN];
+        for (int i = 0; i < run.n; i++)
+            values[i] = expected(f, v, run.tensor, run.first + i);
+        st_convert(data_at(v, run.at), v->type, values, SHERD_F32, run.n, NULL);
     }
     return SHERD_OK;
 }
@@ -202,25 +207,31 @@ void fake_finish(struct fake *fake)
     layout_finish(&fake->layout);
 }
 
+static int check_padding(const struct shard_view *v, int64_t at, int64_t end)
+{
+    for (; at < end; at++)
+        if (*(const uint8_t *)data_at(v, at) != RUBBISH)
+            return SHERD_BUG("padding of unit %d was written at %lld", v->unit, (long long)(v->first + at));
+    return SHERD_OK;
+}
+
 static int check_view(const struct fake *f, const struct shard_view *v, const char *zero_states)
 {
-    for (int64_t i = 0; i < v->elems; i++) {
-        int64_t element;
-        const struct shard_tensor *t = tensor_at(f, v, v->first + i, &element);
-        if (!t) {
-            const uint8_t *byte = (const uint8_t *)v->data + (size_t)i * sherd_dtype_bytes(v->type);
-            if (*byte != RUBBISH)
-                return SHERD_BUG(
-                    "padding of unit %d was written at %lld", v->unit, (long long)(v->first + i));
-            continue;
+    struct run run;
+    int64_t at = 0;
+    for (; next_run(f, v, at, &run); at = run.at + run.n) {
+        int zero = zero_states && strcmp(v->what, "weight") && !strcmp(run.tensor->name, zero_states);
+        float values[RUN];
+        SHERD_TRY(check_padding(v, at, run.at));
+        st_convert(values, SHERD_F32, data_at(v, run.at), v->type, run.n, NULL);
+        for (int i = 0; i < run.n; i++) {
+            float want = zero ? 0.0f : expected(f, v, run.tensor, run.first + i);
+            if (values[i] != want)
+                return SHERD_BUG("%s of %s: element %lld is %g, expected %g", v->what, run.tensor->name,
+                    (long long)run.first + i, (double)values[i], (double)want);
         }
-        int zero = zero_states && strcmp(v->what, "weight") && !strcmp(t->name, zero_states);
-        float want = zero ? 0.0f : expected(f, v, t, element), is = get(v, i);
-        if (is != want)
-            return SHERD_BUG("%s of %s: element %lld is %g, expected %g", v->what, t->name,
-                (long long)element, (double)is, (double)want);
     }
-    return SHERD_OK;
+    return check_padding(v, at, v->elems);
 }
 
 int fake_check(const struct fake *fake, const char *zero_states)

@@ -206,11 +206,10 @@ static void test_a_rank_leaves_something_out(void **state)
 
 /* ---- the slow rank ---- */
 
-#define DAWDLES_MS 80
-
 struct dawdler {
     struct fault fault; /* its place is where the rank dawdles */
     int64_t last;       /* step in which it does */
+    int ms;             /* a time */
     char line[512];     /* that was logged */
 };
 
@@ -218,7 +217,7 @@ static int dawdle(void *ctx, const struct board_place *place)
 {
     const struct dawdler *d = ctx;
     if (strstr(place->text, d->fault.place) && place->step <= d->last)
-        nanosleep(&(struct timespec){ .tv_nsec = DAWDLES_MS * 1000000L }, NULL);
+        nanosleep(&(struct timespec){ .tv_nsec = d->ms * 1000000L }, NULL);
     return SHERD_OK;
 }
 
@@ -236,7 +235,7 @@ static void train_slowly(int rank, struct sherd_comm *comm, struct sherd_device 
     struct sherd_config config;
     T_OK(read_config(&config, &d->fault));
     config.log.every = 4;
-    config.train.steps = 20;
+    config.train.steps = 16;
     config.save.every = 0;
     if (rank == d->fault.rank) {
         comm->door = dawdle;
@@ -251,11 +250,12 @@ static void train_slowly(int rank, struct sherd_comm *comm, struct sherd_device 
 }
 
 /* The line that is logged where a rank dawdles up to a step. */
-static void run_slowly(int rank, const char *place, int64_t last, char line[512])
+static void run_slowly(int rank, const char *place, int ms, int64_t last, char line[512])
 {
     struct dawdler *d = t_shared(sizeof(*d));
     d->fault = (struct fault){ .rank = rank, .place = place, .stage = 1 };
     d->last = last;
+    d->ms = ms;
     make_folder(&d->fault);
     t_ranks(WORLD, T_PROCESSES, train_slowly, d);
     snprintf(line, 512, "%s", d->line);
@@ -267,11 +267,11 @@ static void test_a_slow_rank_is_named(void **state)
 {
     (void)state;
     char line[512];
-    run_slowly(0, "data", 20, line);
+    run_slowly(0, "data", 100, 16, line);
     ASSERT_CONTAINS(line, "rank 0 is slow: data");
-    run_slowly(1, " forward ", 20, line);
+    run_slowly(1, " forward ", 40, 16, line);
     ASSERT_CONTAINS(line, "rank 1 is slow: forward");
-    run_slowly(2, " backward ", 20, line);
+    run_slowly(2, " backward ", 40, 16, line);
     ASSERT_CONTAINS(line, "rank 2 is slow: backward");
 }
 
@@ -280,7 +280,7 @@ static void test_a_rank_slow_for_some_steps_is_not(void **state)
     (void)state;
     char line[512], slow[32];
     for (int rank = 0; rank < WORLD; rank++) {
-        run_slowly(rank, "data", 9, line); /* over one look whole, and in another */
+        run_slowly(rank, "data", 100, 9, line); /* over one look whole, and in another */
         snprintf(slow, sizeof(slow), "rank %d is slow: data", rank);
         assert_null(strstr(line, slow));
     }
