@@ -6,59 +6,22 @@
  */
 #include "tests/t.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "comm/meet.h"
 #include "comm/ops.h"
-
-static void pause_ms(int ms)
-{
-    nanosleep(&(struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L }, NULL);
-}
-
-/* Submits and waits: where a failure shows is the device's matter. */
-static int sum(
-    struct sherd_comm *comm, struct sherd_queue *queue, void *buf, int64_t n, enum sherd_dtype type)
-{
-    SHERD_TRY(sherd_all_reduce(comm, queue, buf, buf, n, type, SHERD_REDUCE_SUM));
-    return sherd_queue_sync(queue);
-}
+#include "tests/ranks/trouble.h"
 
 /* ---- ranks that call different things ---- */
 
 static void differ(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
 {
-    struct sherd_queue *queue;
-    const char *what = ctx;
-    float buf[64] = { 0 };
-    int st;
-    T_OK(sherd_queue_create(&queue, dev, SHERD_QUEUE_SIDE));
-    T_OK(sum(comm, queue, buf, 4, SHERD_F32));
-    int odd = rank == 1;
-    if (strcmp(what, "kind") == 0 && odd)
-        st = sherd_reduce_scatter(comm, queue, buf + rank * 8, buf, 8, SHERD_F32);
-    else if (strcmp(what, "root") == 0)
-        st = sherd_broadcast(comm, queue, buf, buf, 8, odd);
-    else
-        st = sherd_all_reduce(comm, queue, buf, buf, strcmp(what, "count") == 0 && odd ? 9 : 8,
-            strcmp(what, "type") == 0 && odd ? SHERD_I32 : SHERD_F32,
-            strcmp(what, "max") == 0 && odd ? SHERD_REDUCE_MAX : SHERD_REDUCE_SUM);
-    SHERD_KEEP(st, sherd_queue_sync(queue));
-    T_EQ(st, SHERD_ECOMM);
-    T_HAS(sherd_error(), "ranks call different collectives");
+    T_EQ(sum_that_differs(rank, comm, dev, ctx), SHERD_ECOMM);
     T_HAS(sherd_error(), "ranks 0, 2: ");
     T_HAS(sherd_error(), "; rank 1: ");
-    T_HAS(sherd_error(), "#2");
-    /* And nothing is right any more. */
-    T_FAILS(sum(comm, queue, buf, 8, SHERD_F32), SHERD_EPEER, "different collectives");
-    sherd_queue_destroy(queue);
 }
 
 static void test_differences_are_named(void **state)
@@ -71,20 +34,6 @@ static void test_differences_are_named(void **state)
 
 /* ---- abort ---- */
 
-static void abort_wakes(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
-{
-    (void)dev, (void)ctx;
-    if (rank == 1) {
-        pause_ms(50);
-        sherd_comm_abort(comm, "the disk is full");
-        sherd_comm_abort(comm, "not the first reason");
-    }
-    T_FAILS(sherd_comm_barrier(comm), SHERD_EPEER, "rank 1: the disk is full");
-    T_FAILS(sherd_comm_barrier(comm), SHERD_EPEER, "rank 1: the disk is full");
-    struct sherd_comm *twin = NULL;
-    T_FAILS(sherd_comm_dup(&twin, comm), SHERD_EPEER, "rank 1: the disk is full");
-}
-
 static void test_abort_wakes_all(void **state)
 {
     (void)state;
@@ -94,39 +43,14 @@ static void test_abort_wakes_all(void **state)
 
 /* ---- a rank that does not come ---- */
 
-static void one_is_late(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
-{
-    (void)ctx;
-    struct sherd_queue *queue;
-    float x = 1;
-    T_OK(sherd_queue_create(&queue, dev, SHERD_QUEUE_SIDE));
-    T_OK(sum(comm, queue, &x, 1, SHERD_F32));
-    if (rank == 2)
-        pause_ms(1500);
-    int st = sum(comm, queue, &x, 1, SHERD_F32);
-    /* The first to time out names the missing; the rest, and the late one, are told. */
-    T_TRUE(st == SHERD_ETIMEOUT || st == SHERD_EPEER);
-    T_TRUE(rank != 2 || st == SHERD_EPEER);
-    T_HAS(sherd_error(), "all-reduce #2 (1 f32): no progress for 0.5 s, 1 of 3 ranks have not come: rank 2");
-    T_HAS(sherd_error(), "last seen at #1");
-    sherd_queue_destroy(queue);
-}
-
 static void test_timeout_names_the_missing(void **state)
 {
     (void)state;
+    static char late[] = "last seen at #1";
     t_limits(30, 0.5);
-    t_ranks(3, T_THREADS, one_is_late, NULL);
-    t_ranks(3, T_PROCESSES | T_ASYNC, one_is_late, NULL);
+    t_ranks(3, T_THREADS, one_is_late, late);
+    t_ranks(3, T_PROCESSES | T_ASYNC, one_is_late, late);
     t_limits(0, 0);
-}
-
-static void one_leaves(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
-{
-    (void)dev, (void)ctx;
-    T_OK(sherd_comm_barrier(comm));
-    if (rank != 1)
-        T_FAILS(sherd_comm_barrier(comm), SHERD_EPEER, "rank 1 has closed its communicator");
 }
 
 static void test_closing_early_is_told(void **state)
@@ -168,47 +92,41 @@ static void test_death_is_seen(void **state)
 
 /* ---- meeting ---- */
 
-/* One rank at the meeting, in a thread. */
-struct visitor {
+struct guest {
+    struct visitor visitor;
     struct meet meet;
-    int status;
-    char text[512];
-    pthread_t thread;
 };
 
-static void *visit(void *arg)
+static int visit(void *meet)
 {
-    struct visitor *v = arg;
-    v->status = meet_host(&v->meet);
-    snprintf(v->text, sizeof(v->text), "%s", v->status ? sherd_error() : "");
-    return NULL;
+    return meet_host(meet);
 }
 
 /* Rank 0 shows its standard error around: any descriptor will do. */
-static void prepare(struct visitor *v, const char *job, int rank, int size, double timeout)
+static void prepare(struct guest *g, const char *job, int rank, int size, double timeout)
 {
-    memset(v, 0, sizeof(*v));
-    v->meet = (struct meet){
+    memset(g, 0, sizeof(*g));
+    g->meet = (struct meet){
         .job = job, .rank = rank, .size = size, .timeout = timeout, .fd = rank == 0 ? STDERR_FILENO : -1
     };
 }
 
-static void go(struct visitor *v)
+static void go(struct guest *g)
 {
-    assert_int_equal(pthread_create(&v->thread, NULL, visit, v), 0);
+    visitor_go(&g->visitor, visit, &g->meet, g->meet.rank);
 }
 
-static void start(struct visitor *v, const char *job, int rank, int size, double timeout)
+static void start(struct guest *g, const char *job, int rank, int size, double timeout)
 {
-    prepare(v, job, rank, size, timeout);
-    go(v);
+    prepare(g, job, rank, size, timeout);
+    go(g);
 }
 
-static void end(struct visitor *v)
+static void ended(struct guest *g, int status, const char *text)
 {
-    pthread_join(v->thread, NULL);
-    if (v->meet.fd > STDERR_FILENO)
-        close(v->meet.fd);
+    visitor_ended(&g->visitor, status, text);
+    if (g->meet.fd > STDERR_FILENO)
+        close(g->meet.fd);
 }
 
 static const char *job_name(const char *what)
@@ -218,20 +136,11 @@ static const char *job_name(const char *what)
     return name;
 }
 
-static void ended(struct visitor *v, int status, const char *text)
-{
-    end(v);
-    if (v->status != status)
-        fail_msg("rank %d: %s (%s), wanted %s", v->meet.rank, sherd_status_name(v->status), v->text,
-            sherd_status_name(status));
-    ASSERT_CONTAINS(v->text, text);
-}
-
 static void test_jobs_at_once_do_not_mix(void **state)
 {
     (void)state;
     char names[20][64];
-    struct visitor v[20][2];
+    struct guest v[20][2];
     for (int j = 0; j < 20; j++) {
         snprintf(names[j], sizeof(names[j]), "meet-%d-of-many-%d", j, (int)getpid());
         start(&v[j][1], names[j], 1, 2, 20);
@@ -247,7 +156,7 @@ static void test_jobs_at_once_do_not_mix(void **state)
 static void test_missing_ranks_are_named(void **state)
 {
     (void)state;
-    struct visitor v[4];
+    struct guest v[4];
     const char *job = job_name("missing");
     start(&v[0], job, 0, 4, 0.6);
     start(&v[2], job, 2, 4, 5);
@@ -260,21 +169,21 @@ static void test_missing_ranks_are_named(void **state)
 static void test_a_rank_twice_is_refused(void **state)
 {
     (void)state;
-    struct visitor v[3];
+    struct guest v[3];
     const char *job = job_name("twice");
     start(&v[0], job, 0, 3, 20);
     start(&v[1], job, 1, 3, 20);
     start(&v[2], job, 1, 3, 20);
     for (int i = 0; i < 3; i++) {
         ended(&v[i], SHERD_ECOMM, "came twice");
-        ASSERT_CONTAINS(v[i].text, "SHERD_JOB");
+        ASSERT_CONTAINS(v[i].visitor.text, "SHERD_JOB");
     }
 }
 
 static void test_rank_0_twice_is_refused(void **state)
 {
     (void)state;
-    struct visitor v[2];
+    struct guest v[2];
     const char *job = job_name("zero");
     start(&v[0], job, 0, 2, 2);
     pause_ms(100);
@@ -286,21 +195,12 @@ static void test_rank_0_twice_is_refused(void **state)
 static void test_another_world_size_is_refused(void **state)
 {
     (void)state;
-    struct visitor v[2];
+    struct guest v[2];
     const char *job = job_name("size");
     start(&v[0], job, 0, 2, 20);
     start(&v[1], job, 1, 3, 20);
     ended(&v[0], SHERD_ECOMM, "says the world has 3 ranks, rank 0 says 2");
     ended(&v[1], SHERD_ECOMM, "says the world has 3 ranks, rank 0 says 2");
-}
-
-static char warnings[4096];
-
-static void keep_warning(void *ctx, enum sherd_log_level level, const char *text)
-{
-    (void)ctx;
-    if (level == SHERD_LOG_WARN)
-        snprintf(warnings + strlen(warnings), sizeof(warnings) - strlen(warnings), "%s\n", text);
 }
 
 static int knock(const char *job)
@@ -317,13 +217,12 @@ static int knock(const char *job)
 static void test_strangers_are_sent_away(void **state)
 {
     (void)state;
-    struct visitor v[2];
+    struct guest v[2];
     const char *job = job_name("stranger");
     struct meet_hello hello = { .magic = MEET_MAGIC, .version = MEET_VERSION, .rank = 1, .size = 2 };
     struct meet_reply reply = { 0 };
     snprintf(hello.job, sizeof(hello.job), "another job");
-    warnings[0] = '\0';
-    sherd_log_set(keep_warning, NULL, SHERD_LOG_WARN);
+    warnings_keep();
     start(&v[0], job, 0, 2, 20);
 
     int sock = knock(job);
@@ -343,7 +242,7 @@ static void test_strangers_are_sent_away(void **state)
     start(&v[1], job, 1, 2, 20);
     ended(&v[0], SHERD_OK, "");
     ended(&v[1], SHERD_OK, "");
-    sherd_log_set(NULL, NULL, SHERD_LOG_INFO);
+    const char *warnings = warnings_take();
     ASSERT_CONTAINS(warnings, "another job");
     ASSERT_CONTAINS(warnings, "it is not sherd");
 }
@@ -351,7 +250,7 @@ static void test_strangers_are_sent_away(void **state)
 static void test_going_away_before_the_meeting_is_told(void **state)
 {
     (void)state;
-    struct visitor v[3];
+    struct guest v[3];
     const char *job = job_name("away");
     struct meet_hello hello = {
         .magic = MEET_MAGIC, .version = MEET_VERSION, .rank = 2, .size = 3, .pid = 77
@@ -374,7 +273,7 @@ static int cannot_enter(struct meet *meet)
 static void test_who_cannot_enter_is_told(void **state)
 {
     (void)state;
-    struct visitor v[3];
+    struct guest v[3];
     const char *job = job_name("enter");
     for (int r = 0; r < 3; r++) {
         prepare(&v[r], job, r, 3, 20);
@@ -389,7 +288,7 @@ static void test_who_cannot_enter_is_told(void **state)
 static void test_going_away_before_entering_is_told(void **state)
 {
     (void)state;
-    struct visitor v;
+    struct guest v;
     const char *job = job_name("between");
     struct meet_hello hello = {
         .magic = MEET_MAGIC, .version = MEET_VERSION, .rank = 1, .size = 2, .pid = 77
@@ -408,7 +307,7 @@ static void test_going_away_before_entering_is_told(void **state)
 static void test_standing_still_before_entering_is_told(void **state)
 {
     (void)state;
-    struct visitor v;
+    struct guest v;
     const char *job = job_name("still");
     struct meet_hello hello = {
         .magic = MEET_MAGIC, .version = MEET_VERSION, .rank = 1, .size = 2, .pid = 77

@@ -7,92 +7,26 @@
 #include "tests/t.h"
 
 #include <netinet/in.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "comm/board.h"
 #include "comm/meet_tcp.h"
 #include "comm/net.h"
 #include "comm/ops.h"
-
-static void pause_ms(int ms)
-{
-    nanosleep(&(struct timespec){ .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L }, NULL);
-}
-
-static int sum(
-    struct sherd_comm *comm, struct sherd_queue *queue, void *buf, int64_t n, enum sherd_dtype type)
-{
-    SHERD_TRY(sherd_all_reduce(comm, queue, buf, buf, n, type, SHERD_REDUCE_SUM));
-    return sherd_queue_sync(queue);
-}
+#include "tests/ranks/trouble.h"
 
 /* ---- ranks that fail ---- */
 
 static void differ(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
 {
-    struct sherd_queue *queue;
-    const char *what = ctx;
-    float buf[64] = { 0 };
-    int odd = rank == 1;
-    T_OK(sherd_queue_create(&queue, dev, SHERD_QUEUE_SIDE));
-    T_OK(sum(comm, queue, buf, 4, SHERD_F32));
-    int st = sherd_all_reduce(comm, queue, buf, buf, strcmp(what, "count") == 0 && odd ? 9 : 8,
-        strcmp(what, "type") == 0 && odd ? SHERD_I32 : SHERD_F32,
-        strcmp(what, "max") == 0 && odd ? SHERD_REDUCE_MAX : SHERD_REDUCE_SUM);
-    SHERD_KEEP(st, sherd_queue_sync(queue));
+    int st = sum_that_differs(rank, comm, dev, ctx);
     T_TRUE(st == SHERD_ECOMM || st == SHERD_EPEER);
-    T_HAS(sherd_error(), "ranks call different collectives");
     T_HAS(sherd_error(), "rank 1");
-    T_HAS(sherd_error(), "#2");
-    T_FAILS(sum(comm, queue, buf, 8, SHERD_F32), SHERD_EPEER, "different collectives");
-    sherd_queue_destroy(queue);
-}
-
-static void abort_wakes(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
-{
-    (void)dev, (void)ctx;
-    if (rank == 1) {
-        pause_ms(50);
-        sherd_comm_abort(comm, "the disk is full");
-        sherd_comm_abort(comm, "not the first reason");
-    }
-    T_FAILS(sherd_comm_barrier(comm), SHERD_EPEER, "rank 1: the disk is full");
-    T_FAILS(sherd_comm_barrier(comm), SHERD_EPEER, "rank 1: the disk is full");
-    struct sherd_comm *twin = NULL;
-    T_FAILS(sherd_comm_dup(&twin, comm), SHERD_EPEER, "rank 1: the disk is full");
-}
-
-static void one_is_late(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
-{
-    (void)ctx;
-    struct sherd_queue *queue;
-    float x = 1;
-    T_OK(sherd_queue_create(&queue, dev, SHERD_QUEUE_SIDE));
-    T_OK(sum(comm, queue, &x, 1, SHERD_F32));
-    if (rank == 2)
-        pause_ms(1500);
-    int st = sum(comm, queue, &x, 1, SHERD_F32);
-    T_TRUE(st == SHERD_ETIMEOUT || st == SHERD_EPEER);
-    T_TRUE(rank != 2 || st == SHERD_EPEER);
-    T_HAS(
-        sherd_error(), "all-reduce #2 (1 f32): no progress for 0.5 s, 1 of 3 ranks have not come: rank 2 (");
-    sherd_queue_destroy(queue);
-}
-
-static void one_leaves(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
-{
-    (void)dev, (void)ctx;
-    T_OK(sherd_comm_barrier(comm));
-    if (rank != 1)
-        T_FAILS(sherd_comm_barrier(comm), SHERD_EPEER, "has closed its communicator");
 }
 
 static void one_dies_before(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
@@ -109,14 +43,14 @@ static void one_dies_before(int rank, struct sherd_comm *comm, struct sherd_devi
 static void test_failures_are_told(void **state)
 {
     (void)state;
-    static char whats[][8] = { "count", "type", "max" };
+    static char whats[][8] = { "count", "type", "max" }, late[] = "rank 2 (";
     t_kind("tcp");
     for (size_t i = 0; i < ARRAY_LEN(whats); i++)
         t_ranks(3, T_PROCESSES | (i % 2 ? T_ASYNC : 0), differ, whats[i]);
     t_ranks(3, T_PROCESSES, abort_wakes, NULL);
     t_ranks(2, T_PROCESSES, one_leaves, NULL);
     t_limits(30, 0.5);
-    t_ranks(3, T_PROCESSES | T_ASYNC, one_is_late, NULL);
+    t_ranks(3, T_PROCESSES | T_ASYNC, one_is_late, late);
     t_limits(20, 1000); /* long before the timeout, which would be ETIMEOUT */
     t_ranks(4, T_PROCESSES | T_MAY_DIE, one_dies_before, NULL);
     t_limits(0, 0);
@@ -189,26 +123,21 @@ static int free_port(void)
 
 /* ---- meeting ---- */
 
-struct visitor {
+struct guest {
+    struct visitor visitor;
     struct meet_tcp meet;
     struct meet_place places[8];
-    int status;
-    char text[512];
-    pthread_t thread;
 };
 
-static void *visit(void *arg)
+static int visit(void *meet)
 {
-    struct visitor *v = arg;
-    v->status = meet_tcp(&v->meet);
-    snprintf(v->text, sizeof(v->text), "%s", v->status ? sherd_error() : "");
-    return NULL;
+    return meet_tcp(meet);
 }
 
-static void start(struct visitor *v, const char *job, int rank, int size, int port, double timeout)
+static void start(struct guest *g, const char *job, int rank, int size, int port, double timeout)
 {
-    memset(v, 0, sizeof(*v));
-    v->meet = (struct meet_tcp){ .job = job,
+    memset(g, 0, sizeof(*g));
+    g->meet = (struct meet_tcp){ .job = job,
         .rank = rank,
         .size = size,
         .local_rank = rank,
@@ -216,25 +145,21 @@ static void start(struct visitor *v, const char *job, int rank, int size, int po
         .port = port,
         .door = -1,
         .timeout = timeout,
-        .places = v->places };
-    assert_int_equal(pthread_create(&v->thread, NULL, visit, v), 0);
+        .places = g->places };
+    visitor_go(&g->visitor, visit, &g->meet, rank);
 }
 
-static void ended(struct visitor *v, int status, const char *text)
+static void ended(struct guest *g, int status, const char *text)
 {
-    pthread_join(v->thread, NULL);
-    if (v->meet.listener >= 0)
-        close(v->meet.listener);
-    if (v->status != status)
-        fail_msg("rank %d: %s (%s), wanted %s", v->meet.rank, sherd_status_name(v->status), v->text,
-            sherd_status_name(status));
-    ASSERT_CONTAINS(v->text, text);
+    visitor_ended(&g->visitor, status, text);
+    if (g->meet.listener >= 0)
+        close(g->meet.listener);
 }
 
 static void test_all_get_the_list(void **state)
 {
     (void)state;
-    struct visitor v[4];
+    struct guest v[4];
     int port = free_port();
     for (int r = 3; r >= 0; r--)
         start(&v[r], "list", r, 4, port, 20);
@@ -251,23 +176,23 @@ static void test_all_get_the_list(void **state)
 static void test_missing_ranks_are_named(void **state)
 {
     (void)state;
-    struct visitor v[4];
+    struct guest v[4];
     int port = free_port();
     start(&v[0], "missing", 0, 4, port, 0.6);
     start(&v[2], "missing", 2, 4, port, 5);
     ended(&v[0], SHERD_ETIMEOUT, "2 of 4 ranks have not come to 127.0.0.1:");
     ended(&v[2], SHERD_ETIMEOUT, "2 of 4 ranks have not come to 127.0.0.1:");
-    ASSERT_CONTAINS(v[0].text, ": 1, 3;");
+    ASSERT_CONTAINS(v[0].visitor.text, ": 1, 3;");
     start(&v[1], "missing", 1, 2, port, 0.3);
     ended(&v[1], SHERD_ETIMEOUT, "could not reach rank 0 at 127.0.0.1:");
-    ASSERT_CONTAINS(v[1].text, "has rank 0 started there?");
+    ASSERT_CONTAINS(v[1].visitor.text, "has rank 0 started there?");
 }
 
 /* The name of rank 0's host leads back to this host, which is not rank 0's. */
 static void test_a_loopback_name_is_told(void **state)
 {
     (void)state;
-    struct visitor v;
+    struct guest v;
     memset(&v, 0, sizeof(v));
     v.meet = (struct meet_tcp){ .job = "loop",
         .rank = 2,
@@ -290,13 +215,13 @@ static void test_a_loopback_name_is_told(void **state)
 static void test_wrong_ranks_are_refused(void **state)
 {
     (void)state;
-    struct visitor v[3];
+    struct guest v[3];
     int port = free_port();
     for (int i = 0; i < 3; i++)
         start(&v[i], "twice", i ? 1 : 0, 3, port, 20);
     for (int i = 0; i < 3; i++) {
         ended(&v[i], SHERD_ECOMM, "came twice");
-        ASSERT_CONTAINS(v[i].text, "SHERD_JOB");
+        ASSERT_CONTAINS(v[i].visitor.text, "SHERD_JOB");
     }
     start(&v[0], "size", 0, 2, port, 20);
     start(&v[1], "size", 1, 3, port, 20);
@@ -310,21 +235,12 @@ static void test_a_busy_port_is_told(void **state)
     int sock = -1;
     ASSERT_OK(net_listen_any(&sock, 0));
     struct net_address here = net_here(sock);
-    struct visitor v;
+    struct guest v;
     start(&v, "busy", 0, 2, net_port(&here), 5);
     char owner[64];
     snprintf(owner, sizeof(owner), "process %d (test_tcp) has this port", (int)getpid());
     ended(&v, SHERD_ECOMM, owner);
     close(sock);
-}
-
-static char warnings[4096];
-
-static void keep_warning(void *ctx, enum sherd_log_level level, const char *text)
-{
-    (void)ctx;
-    if (level == SHERD_LOG_WARN)
-        snprintf(warnings + strlen(warnings), sizeof(warnings) - strlen(warnings), "%s\n", text);
 }
 
 static int knock(int port)
@@ -341,15 +257,14 @@ static int knock(int port)
 static void test_strangers_are_sent_away(void **state)
 {
     (void)state;
-    struct visitor v[2];
+    struct guest v[2];
     struct meet_tcp_hello hello = {
         .magic = MEET_TCP_MAGIC, .version = MEET_TCP_VERSION, .rank = 1, .size = 2
     };
     struct meet_tcp_reply reply = { 0 };
     int port = free_port();
     snprintf(hello.job, sizeof(hello.job), "another job");
-    warnings[0] = '\0';
-    sherd_log_set(keep_warning, NULL, SHERD_LOG_WARN);
+    warnings_keep();
     start(&v[0], "stranger", 0, 2, port, 20);
 
     int silent = knock(port);
@@ -371,7 +286,7 @@ static void test_strangers_are_sent_away(void **state)
     ended(&v[0], SHERD_OK, "");
     ended(&v[1], SHERD_OK, "");
     close(silent);
-    sherd_log_set(NULL, NULL, SHERD_LOG_INFO);
+    const char *warnings = warnings_take();
     ASSERT_CONTAINS(warnings, "another job");
     ASSERT_CONTAINS(warnings, "it is not sherd");
 }
@@ -379,7 +294,7 @@ static void test_strangers_are_sent_away(void **state)
 static void test_going_away_before_the_meeting_is_told(void **state)
 {
     (void)state;
-    struct visitor v;
+    struct guest v;
     struct meet_tcp_hello hello = { .magic = MEET_TCP_MAGIC,
         .version = MEET_TCP_VERSION,
         .rank = 2,
