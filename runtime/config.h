@@ -24,6 +24,28 @@ int config_check_train(const struct sherd_config *config);
 /* What the schedule needs of the number of steps, ECONFIG otherwise: for runs by epochs, whose steps are
  * known only when the data is; when train.steps is given, reading has checked it. */
 int config_check_steps(const struct sherd_config *config, int64_t steps);
+/* What struct sherd_config and struct sherd_model_config say alike of a model: as it is, or REAL: a double
+ * there, a float here, where 0 leaves it to the default. */
+#define CONFIG_MODEL(SAME, REAL)                                                                             \
+    SAME(family)                                                                                             \
+    SAME(vocab)                                                                                              \
+    SAME(width)                                                                                              \
+    SAME(layers)                                                                                             \
+    SAME(heads)                                                                                              \
+    SAME(kv_heads)                                                                                           \
+    SAME(head_dim)                                                                                           \
+    SAME(mlp_width)                                                                                          \
+    SAME(context)                                                                                            \
+    SAME(tied)                                                                                               \
+    REAL(norm_eps)                                                                                           \
+    REAL(rope_theta)                                                                                         \
+    SAME(rope_scaling)                                                                                       \
+    REAL(rope_factor)                                                                                        \
+    REAL(rope_low_freq)                                                                                      \
+    REAL(rope_high_freq)                                                                                     \
+    SAME(rope_context)                                                                                       \
+    REAL(init_std)
+
 /* The default of model.from. */
 #define CONFIG_NO_FROM "none"
 /* 1 if the run starts from the weights in model.from. */

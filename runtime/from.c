@@ -28,37 +28,26 @@ static double decimal(float value)
     return strtod(model_float_text(value, text), NULL);
 }
 
+/* What config.json says nothing of is as by default. */
 static void set_model(struct sherd_config *c, const struct sherd_model_config *m)
 {
-    c->model.family = m->family;
-    c->model.vocab = m->vocab;
-    c->model.width = m->width;
-    c->model.layers = m->layers;
-    c->model.heads = m->heads;
-    c->model.kv_heads = m->kv_heads;
-    c->model.head_dim = m->head_dim;
-    c->model.mlp_width = m->mlp_width;
-    c->model.context = m->context;
-    c->model.tied = m->tied;
-    c->model.norm_eps = decimal(m->norm_eps);
-    c->model.init_std = decimal(m->init_std);
-    if (m->rope_theta > 0)
-        c->model.rope_theta = decimal(m->rope_theta);
-    c->model.rope_scaling = m->rope_scaling;
-    if (m->rope_scaling != SHERD_ROPE_PLAIN)
-        c->model.rope_factor = decimal(m->rope_factor);
-    if (m->rope_scaling != SHERD_ROPE_LLAMA3)
-        return;
-    c->model.rope_low_freq = decimal(m->rope_low_freq);
-    c->model.rope_high_freq = decimal(m->rope_high_freq);
-    c->model.rope_context = m->rope_context;
+    int64_t rope_context = m->rope_context ? m->rope_context : c->model.rope_context;
+#define SAME(name) c->model.name = m->name;
+#define REAL(name)                                                                                           \
+    if (m->name != 0)                                                                                        \
+        c->model.name = decimal(m->name);
+    CONFIG_MODEL(SAME, REAL)
+#undef SAME
+#undef REAL
+    c->model.rope_context = rope_context;
 }
 
 /* All that set_model may set. */
-static const char *const paths[] = { "model.family", "model.vocab", "model.width", "model.layers",
-    "model.heads", "model.kv_heads", "model.head_dim", "model.mlp_width", "model.context", "model.tied",
-    "model.norm_eps", "model.rope_theta", "model.rope_scaling", "model.rope_factor", "model.rope_low_freq",
-    "model.rope_high_freq", "model.rope_context", "model.init_std" };
+static const char *const paths[] = {
+#define XX(name) "model." #name,
+    CONFIG_MODEL(XX, XX)
+#undef XX
+};
 
 static int value_text(const struct sherd_config *c, const struct key *key, char **out)
 {

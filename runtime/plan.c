@@ -196,25 +196,11 @@ void plan_finish(struct plan *p)
 
 int sherd_config_model(struct sherd_model **out, const struct sherd_config *c)
 {
-    struct sherd_model_config m = { .family = c->model.family,
-        .vocab = c->model.vocab,
-        .width = c->model.width,
-        .layers = c->model.layers,
-        .heads = c->model.heads,
-        .kv_heads = c->model.kv_heads,
-        .head_dim = c->model.head_dim,
-        .mlp_width = c->model.mlp_width,
-        .context = c->model.context,
-        .tied = c->model.tied,
-        .norm_eps = (float)c->model.norm_eps,
-        .rope_theta = (float)c->model.rope_theta,
-        .any_order = !c->run.deterministic,
-        .init_std = (float)c->model.init_std,
-        .rope_scaling = c->model.rope_scaling,
-        .rope_factor = (float)c->model.rope_factor,
-        .rope_low_freq = (float)c->model.rope_low_freq,
-        .rope_high_freq = (float)c->model.rope_high_freq,
-        .rope_context = c->model.rope_context };
+#define SAME(name) .name = c->model.name,
+#define REAL(name) .name = (float)c->model.name,
+    struct sherd_model_config m = { .any_order = !c->run.deterministic, CONFIG_MODEL(SAME, REAL) };
+#undef SAME
+#undef REAL
     const struct config_origin *origin = c->origin;
     SHERD_TRY(sherd_model_build(out, &m));
     int st = SHERD_OK;
