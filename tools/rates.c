@@ -21,8 +21,15 @@
             return try_;                                                                                     \
     } while (0)
 
-#define LEAST_SECONDS 0.05 /* of one measurement */
-#define TINY 64            /* bytes whose copy shows what a call costs */
+/* Of one measurement. A GPU is measured at the clock it can hold: the products of a step draw all the power
+ * there is, and in the first tenth of a second it is faster. */
+#define LEAST_SECONDS 0.05
+#define LEAST_SECONDS_GPU 0.3
+#define WARM_SECONDS_GPU 1.5
+#define PATTERN_BYTES                                                                                        \
+    ((size_t)1 << 20)   /* of random values, one after the other through the memory of a trial */
+#define SMALL (1 << 20) /* elements whose sum shows what an operation takes to begin and to end */
+#define TINY 64         /* bytes whose copy shows what a call costs */
 
 /* How large the trials are; a GPU needs more work than a CPU to be busy. */
 struct sizes {
@@ -39,8 +46,9 @@ struct trial {
     struct sherd_device *device;
     struct sherd_queue *queue;
     const struct sizes *s;
-    void *memory; /* of the largest trial, zeroed and then filled with small values */
+    void *memory; /* of the largest trial, filled with small random values */
     size_t bytes;
+    double least; /* seconds of a measurement */
 };
 
 void rates_link_add(struct rates_link *l, enum sherd_collective kind, double bus_bytes, double seconds)
@@ -66,7 +74,7 @@ static int clock_op(
         TRY(sherd_queue_sync(t->queue));
         double seconds = clock_seconds() - start;
         *out = seconds / (double)n;
-        if (seconds >= LEAST_SECONDS)
+        if (seconds >= t->least)
             return SHERD_OK;
     }
 }
@@ -83,21 +91,36 @@ OP(attention_forward)
 OP(attention_backward)
 #undef OP
 
+static struct sherd_matmul product_of(const struct trial *t, int64_t n)
+{
+    size_t matrix = (size_t)(n * n) * sherd_dtype_bytes(t->s->type);
+    char *at = t->memory;
+    return (struct sherd_matmul){ .a = at,
+        .b = at + matrix,
+        .c = at + 2 * matrix,
+        .m = n,
+        .n = n,
+        .k = n,
+        .type = t->s->type,
+        .c_type = t->s->type };
+}
+
+static int warm_up(struct trial *t)
+{
+    struct sherd_matmul a = product_of(t, t->s->product[COUNT_OF(t->s->product) - 1]);
+    for (double start = clock_seconds(); clock_seconds() - start < WARM_SECONDS_GPU;) {
+        for (int i = 0; i < 16; i++)
+            TRY(sherd_matmul(t->queue, &a));
+        TRY(sherd_queue_sync(t->queue));
+    }
+    return SHERD_OK;
+}
+
 static int products(struct trial *t, struct sherd_machine *m)
 {
-    size_t each = sherd_dtype_bytes(t->s->type);
     for (int i = 0; i < COUNT_OF(t->s->product); i++) {
         int64_t n = t->s->product[i];
-        char *at = t->memory;
-        size_t matrix = (size_t)(n * n) * each;
-        struct sherd_matmul a = { .a = at,
-            .b = at + matrix,
-            .c = at + 2 * matrix,
-            .m = n,
-            .n = n,
-            .k = n,
-            .type = t->s->type,
-            .c_type = t->s->type };
+        struct sherd_matmul a = product_of(t, n);
         double seconds, flops = 2.0 * (double)n * (double)n * (double)n;
         TRY(clock_op(t, call_matmul, &a, &seconds));
         m->matmul[i] = (struct sherd_matmul_class){ flops, flops / seconds };
@@ -176,6 +199,10 @@ static int memory(struct trial *t, struct sherd_machine *m)
     m->memory_rate = 3.0 * (double)bytes / seconds;
     TRY(clock_op(t, call_copy, &c, &seconds));
     m->launch = seconds;
+    a.n = SMALL;
+    TRY(clock_op(t, call_add, &a, &seconds));
+    seconds -= 3.0 * SMALL * (double)sherd_dtype_bytes(a.type) / m->memory_rate;
+    m->launch = seconds > m->launch ? seconds : m->launch;
     return SHERD_OK;
 }
 
@@ -190,12 +217,38 @@ static size_t need(const struct sizes *s, const char *kind)
     return att > most ? att : most;
 }
 
+/* Values of 2^-8 to 2^-4 of both signs, in bf16 and so, with what is below, in float: a product of zeros, or
+ * of the same number over and over, takes less power, and with it less time, than one of a training step. */
+static int fill_memory(struct trial *t)
+{
+    uint16_t *pattern;
+    uint64_t state = 88172645463325252u; /* any but 0 (Marsaglia, Xorshift RNGs, 2003) */
+    TRY(sherd_host_alloc(t->device, (void **)&pattern, PATTERN_BYTES));
+    for (size_t i = 0; i < PATTERN_BYTES / sizeof(*pattern); i++) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        unsigned bits = (unsigned)(state >> 32);
+        pattern[i] = (uint16_t)((bits & 0x8000u) | ((119 + (bits >> 8) % 4) << 7) | (bits & 0x7fu));
+    }
+    int st = SHERD_OK;
+    for (size_t at = 0; at < t->bytes && st == SHERD_OK; at += PATTERN_BYTES) {
+        size_t bytes = t->bytes - at < PATTERN_BYTES ? t->bytes - at : PATTERN_BYTES;
+        st = sherd_copy(
+            t->queue, &(struct sherd_copy){ .dst = (char *)t->memory + at, .src = pattern, .bytes = bytes });
+    }
+    int synced = sherd_queue_sync(t->queue);
+    sherd_host_free(t->device, pattern);
+    return st == SHERD_OK ? synced : st;
+}
+
 static int run_trials(struct trial *t, struct sherd_machine *m)
 {
     TRY(sherd_queue_create(&t->queue, t->device, SHERD_QUEUE_COMPUTE));
     TRY(sherd_device_alloc(t->device, &t->memory, t->bytes));
-    /* 0x3c3c is 0.0115 in bf16 and 0x3c3c3c3c the same in float: products of zeros are too fast on GPUs. */
-    TRY(sherd_fill(t->queue, &(struct sherd_fill){ .dst = t->memory, .bytes = t->bytes, .byte = 0x3c }));
+    TRY(fill_memory(t));
+    if (strcmp(m->kind, "cpu") != 0)
+        TRY(warm_up(t));
     TRY(products(t, m));
     TRY(attention(t, m));
     return memory(t, m);
@@ -210,6 +263,7 @@ int rates_measure(struct sherd_machine *m, struct sherd_device *device)
     TRY(sherd_device_memory(device, &total, &available));
     struct trial t = { .device = device, .s = strcmp(m->kind, "cpu") == 0 ? &cpu_sizes : &gpu_sizes };
     t.bytes = need(t.s, m->kind);
+    t.least = strcmp(m->kind, "cpu") == 0 ? LEAST_SECONDS : LEAST_SECONDS_GPU;
     m->memory = total;
     int st = run_trials(&t, m);
     sherd_device_free(device, t.memory);
