@@ -35,11 +35,11 @@
 struct sizes {
     int64_t product[4]; /* m = n = k */
     int64_t batch, seq, heads, kv_heads, head_dim;
-    int64_t elems; /* of a sum of two vectors, which no cache holds */
+    int64_t rows, width, mlp_width; /* more of them than a cache holds */
     enum sherd_dtype type;
 };
-static const struct sizes cpu_sizes = { { 64, 128, 256, 512 }, 1, 128, 4, 2, 64, 4 << 20, SHERD_F32 };
-static const struct sizes gpu_sizes = { { 1024, 2048, 4096, 8192 }, 4, 2048, 32, 4, 64, 256 << 20,
+static const struct sizes cpu_sizes = { { 64, 128, 256, 512 }, 1, 128, 4, 2, 64, 2048, 256, 704, SHERD_F32 };
+static const struct sizes gpu_sizes = { { 1024, 2048, 4096, 8192 }, 4, 2048, 32, 4, 64, 16384, 2048, 5632,
     SHERD_BF16 };
 
 struct trial {
@@ -61,9 +61,10 @@ void rates_link_add(struct rates_link *l, enum sherd_collective kind, double bus
     l->n[kind]++;
 }
 
+typedef int (*op_call)(struct sherd_queue *queue, const void *args);
+
 /* Seconds of one call: twice as many calls until they take long enough. The first is to warm up. */
-static int clock_op(
-    struct trial *t, int (*op)(struct sherd_queue *, const void *), const void *args, double *out)
+static int clock_op(struct trial *t, op_call op, const void *args, double *out)
 {
     TRY(op(t->queue, args));
     TRY(sherd_queue_sync(t->queue));
@@ -89,6 +90,10 @@ OP(add)
 OP(matmul)
 OP(attention_forward)
 OP(attention_backward)
+OP(swiglu_forward)
+OP(swiglu_backward)
+OP(norm_forward)
+OP(norm_backward)
 #undef OP
 
 static struct sherd_matmul product_of(const struct trial *t, int64_t n)
@@ -186,22 +191,74 @@ static int attention(struct trial *t, struct sherd_machine *m)
     return SHERD_OK;
 }
 
+/* What a block does besides products and attention, one kind of operation after the other: none of them
+ * reaches the rate of a plain copy. */
 static int memory(struct trial *t, struct sherd_machine *m)
 {
-    size_t bytes = (size_t)t->s->elems * sherd_dtype_bytes(t->s->type);
-    char *at = t->memory;
-    struct sherd_add a = {
-        .y = at, .a = at + bytes, .b = at + 2 * bytes, .n = t->s->elems, .type = t->s->type
+    const struct sizes *s = t->s;
+    size_t each = sherd_dtype_bytes(s->type), row = (size_t)s->rows * each;
+    char *at = t->memory, *apart = at + 3 * row * (size_t)s->mlp_width;
+    float *rstd = (float *)(void *)(apart + 2 * row * (size_t)s->mlp_width);
+    struct sherd_swiglu_forward sf = {
+        .y = apart, .x = at, .rows = s->rows, .cols = s->mlp_width, .type = s->type
     };
-    struct sherd_copy c = { .dst = at, .src = at + bytes, .bytes = TINY };
+    struct sherd_swiglu_backward sb = { .dx = apart,
+        .dy = at + 2 * row * (size_t)s->mlp_width,
+        .x = at,
+        .rows = s->rows,
+        .cols = s->mlp_width,
+        .type = s->type };
+    struct sherd_norm_forward nf = { .y = apart,
+        .rstd = rstd,
+        .x = at,
+        .w = at,
+        .rows = s->rows,
+        .cols = s->width,
+        .eps = 1e-5f,
+        .kind = SHERD_RMS_NORM,
+        .type = s->type };
+    struct sherd_norm_backward nb = { .dx = apart,
+        .dy = at + row * (size_t)s->width,
+        .x = at,
+        .w = at,
+        .rstd = rstd,
+        .rows = s->rows,
+        .cols = s->width,
+        .kind = SHERD_RMS_NORM,
+        .type = s->type,
+        .grad_type = SHERD_F32 };
+    nb.scratch = (char *)(void *)rstd + (size_t)s->rows * sizeof(float);
+    const struct {
+        op_call call;
+        const void *args;
+        double bytes;
+    } mix[] = {
+        { call_swiglu_forward, &sf, 3.0 * (double)row * (double)s->mlp_width },
+        { call_swiglu_backward, &sb, 5.0 * (double)row * (double)s->mlp_width },
+        { call_norm_forward, &nf, 2.0 * (double)row * (double)s->width },
+        { call_norm_backward, &nb, 3.0 * (double)row * (double)s->width },
+    };
+    double seconds, bytes = 0, sum = 0;
+    for (int i = 0; i < COUNT_OF(mix); i++) {
+        TRY(clock_op(t, mix[i].call, mix[i].args, &seconds));
+        bytes += mix[i].bytes;
+        sum += seconds;
+    }
+    m->memory_rate = bytes / sum;
+    return SHERD_OK;
+}
+
+/* What an operation takes besides what it moves. */
+static int launch(struct trial *t, struct sherd_machine *m)
+{
+    size_t bytes = SMALL * sherd_dtype_bytes(t->s->type);
+    char *at = t->memory;
+    struct sherd_copy c = { .dst = at, .src = at + TINY, .bytes = TINY };
+    struct sherd_add a = { .y = at, .a = at + bytes, .b = at + 2 * bytes, .n = SMALL, .type = t->s->type };
     double seconds;
+    TRY(clock_op(t, call_copy, &c, &m->launch));
     TRY(clock_op(t, call_add, &a, &seconds));
-    m->memory_rate = 3.0 * (double)bytes / seconds;
-    TRY(clock_op(t, call_copy, &c, &seconds));
-    m->launch = seconds;
-    a.n = SMALL;
-    TRY(clock_op(t, call_add, &a, &seconds));
-    seconds -= 3.0 * SMALL * (double)sherd_dtype_bytes(a.type) / m->memory_rate;
+    seconds -= 3.0 * (double)bytes / m->memory_rate;
     m->launch = seconds > m->launch ? seconds : m->launch;
     return SHERD_OK;
 }
@@ -211,7 +268,12 @@ static size_t need(const struct sizes *s, const char *kind)
     struct sherd_attention_forward f;
     struct sherd_attention_backward b;
     size_t each = sherd_dtype_bytes(s->type), n = (size_t)s->product[COUNT_OF(s->product) - 1];
-    size_t most = 3 * n * n * each, vectors = 3 * (size_t)s->elems * each;
+    size_t most = 3 * n * n * each, rows = (size_t)s->rows;
+    struct sherd_norm_backward norm = {
+        .rows = s->rows, .cols = s->width, .kind = SHERD_RMS_NORM, .type = s->type
+    };
+    size_t vectors =
+        5 * rows * (size_t)s->mlp_width * each + rows * sizeof(float) + sherd_norm_backward_scratch(&norm);
     size_t att = place_attention(&f, &b, s, kind, NULL);
     most = vectors > most ? vectors : most;
     return att > most ? att : most;
@@ -251,7 +313,8 @@ static int run_trials(struct trial *t, struct sherd_machine *m)
         TRY(warm_up(t));
     TRY(products(t, m));
     TRY(attention(t, m));
-    return memory(t, m);
+    TRY(memory(t, m));
+    return launch(t, m);
 }
 
 int rates_measure(struct sherd_machine *m, struct sherd_device *device)
