@@ -18,8 +18,9 @@
 #include <mpi.h>
 
 #define FLUSH_SECONDS 10
+#define LEAVE_SECONDS 5.0 /* once all ranks are there */
 
-enum stage { NOT_BEGUN, BEGINNING, FAILED, BEGUN, ENDING, ENDED };
+enum stage { NOT_BEGUN, BEGINNING, FAILED, BEGUN, ENDING, LEAVING, LEFT, ENDED };
 
 static struct {
     pthread_mutex_t lock; /* around all below */
@@ -96,6 +97,57 @@ static void serve(void)
     }
 }
 
+static void move_to(enum stage stage)
+{
+    pthread_mutex_lock(&mpi.lock);
+    set_stage(stage);
+    pthread_mutex_unlock(&mpi.lock);
+}
+
+static void come_together(void)
+{
+    MPI_Request all = MPI_REQUEST_NULL;
+    int done = 0;
+    MPI_Ibarrier(MPI_COMM_WORLD, &all);
+    while (!done && MPI_Test(&all, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS)
+        nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+}
+
+#ifdef MPICH_VERSION
+/* A farewell to the process manager by its own protocol (PMI 1), which takes whoever leaves without for one
+ * that has failed. Returns 0 where there is no such manager. */
+static int leave_manager(void)
+{
+    static const char goodbye[] = "cmd=finalize\n";
+    const char *fd = getenv("PMI_FD");
+    char answer = 0;
+    if (!fd || write(atoi(fd), goodbye, sizeof(goodbye) - 1) != (ssize_t)sizeof(goodbye) - 1)
+        return 0;
+    while (answer != '\n' && read(atoi(fd), &answer, 1) == 1)
+        ;
+    return 1;
+}
+#endif
+
+/* Whoever is at work still is waited for with patience; from there on it is a matter of a moment. MPICH over
+ * UCX may not come out of MPI_Finalize: ranks wait for each other to close connections while others wait for
+ * them at the process manager, making no progress. So its ranks come together twice, that nobody leaves who
+ * is still read from, and go without it. */
+static void leave(void)
+{
+    come_together();
+    move_to(LEAVING);
+#ifdef MPICH_VERSION
+    come_together();
+    if (leave_manager()) {
+        move_to(LEFT);
+        return;
+    }
+#endif
+    MPI_Finalize();
+    move_to(ENDED);
+}
+
 static void *live(void *unused)
 {
     char why[sizeof(mpi.why)] = "";
@@ -110,11 +162,7 @@ static void *live(void *unused)
         serve();
     pthread_mutex_unlock(&mpi.lock);
     if (st == 0)
-        MPI_Finalize();
-    pthread_mutex_lock(&mpi.lock);
-    if (st == 0)
-        set_stage(ENDED);
-    pthread_mutex_unlock(&mpi.lock);
+        leave();
     return unused;
 }
 
@@ -129,9 +177,9 @@ static struct timespec after(double seconds)
 }
 
 /* Under the lock: until MPI's thread has left the stage. Returns 0 where it does not in time. */
-static int await(enum stage left)
+static int await(enum stage left, double seconds)
 {
-    struct timespec until = after(mpi.seconds);
+    struct timespec until = after(seconds);
     while (mpi.stage == left && pthread_cond_timedwait(&mpi.changed, &mpi.lock, &until) == 0)
         ;
     return mpi.stage != left;
@@ -142,11 +190,12 @@ static void say_goodbye(void)
 {
     char text[256];
     set_stage(ENDING);
-    if (await(ENDING) || !mpi.warn)
+    int all = await(ENDING, mpi.seconds);
+    if ((all && await(LEAVING, LEAVE_SECONDS)) || !mpi.warn)
         return;
-    snprintf(text, sizeof(text),
-        "MPI_Finalize has not come back in %g s: a rank or the network is gone; this process ends without it",
-        mpi.seconds);
+    snprintf(text, sizeof(text), "MPI_Finalize has not come back in %g s%s; this process ends without it",
+        all ? LEAVE_SECONDS : mpi.seconds,
+        all ? ", though all ranks are there" : ": a rank or the network is gone");
     mpi.warn(text);
 }
 
@@ -198,7 +247,7 @@ static int start(int *rank, int *size, double seconds, void (*warn)(const char *
     int first = mpi.stage == NOT_BEGUN;
     mpi.seconds = seconds;
     mpi.warn = warn;
-    if (first && start_thread() == 0 && !await(BEGINNING))
+    if (first && start_thread() == 0 && !await(BEGINNING, seconds))
         snprintf(mpi.why, sizeof(mpi.why),
             "MPI_Init has not come back in %g s: has every rank started, and can the hosts reach each other?",
             seconds);

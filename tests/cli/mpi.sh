@@ -106,7 +106,7 @@ for kind in "${kinds[@]}"; do
     start $kind-differ --set run.timeout=5 : -n 1 "$sherd" train tiny.yaml --set run.dir=$kind-differ \
         --set shard.stage=2 --set run.comm=mpi
     ended $kind-differ 20
-    has $kind-differ.out "rank 2 has other settings than rank"
+    has $kind-differ.out "has other settings than rank"
 
     with=(env LD_PRELOAD="$stuck" STUCK=MPI_Test STUCK_AT=20000)
     start $kind-test --set run.timeout=1 --set train.steps=1000000
@@ -114,9 +114,10 @@ for kind in "${kinds[@]}"; do
     has $kind-test.out "no progress for 1 s"
     has $kind-test.out "rank 1 ("
     with=(env LD_PRELOAD="$stuck" STUCK=MPI_Finalize)
-    start $kind-end --set run.timeout=1 --set train.steps=3
+    start $kind-end --set train.steps=3
     ended $kind-end 20
-    has $kind-end.out "MPI_Finalize has not come back in 1 s"
+    # MPICH's ranks leave without it.
+    [ $kind = mpich ] || has $kind-end.out "MPI_Finalize has not come back in 5 s, though all ranks are there"
     ls -d $kind-end/step-00000003 >/dev/null || complain "$kind-end: nothing was saved"
     with=(env LD_PRELOAD="$stuck" STUCK=MPI_Init_thread)
     start $kind-init --set run.timeout=1 --set train.steps=3

@@ -75,11 +75,11 @@ must_end() { # DIR SECONDS
     fi
 }
 
-cut() {
+cut_cable() {
     ip -n "sherd-$$-b" link set eth0 down
 }
 
-mend() { # the cable needs a moment
+mend_cable() { # the cable needs a moment
     local i
     ip -n "sherd-$$-b" link set eth0 up
     for i in $(seq 100); do
@@ -104,20 +104,20 @@ for kind in openmpi mpich; do
 
     job $kind $kind-cut 1000000 --set run.timeout=3
     wait_step $kind-cut
-    cut
+    cut_cable
     must_end $kind-cut 30
     grep -qE 'no progress for 3 s|cannot be reached any more' $kind-cut.out ||
         { complain "$kind-cut: it is not told why"; show $kind-cut.out; }
     has $kind-cut/flight.txt "rank 2 (hostb"
-    mend
+    mend_cable
 
     # As they leave, saved and all: MPI's farewell waits for all ranks.
     job $kind $kind-leave 1000000 --set run.timeout=3
     wait_step $kind-leave
     ranks_on b $kind-leave | head -n 1 | xargs -r kill -TERM
     until ls -d $kind-leave/step-* >/dev/null 2>&1 || [ -z "$(ranks_on a $kind-leave)" ]; do sleep 0.01; done
-    cut
+    cut_cable
     must_end $kind-leave 30
-    mend
+    mend_cable
 done
 finish
