@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/lanes.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "comm/ops.h"
@@ -73,12 +74,6 @@ static size_t whole_pages(size_t bytes)
     return (size_t)round_up((int64_t)bytes, 4096);
 }
 
-static int cores(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 static size_t members_bytes(int size)
 {
     return whole_pages(sizeof(struct head) + (size_t)size * sizeof(struct member));
@@ -107,7 +102,7 @@ int block_attach(struct block **out, int fd, int size)
     block->users = 1;
     block->size = size;
     block->fd = -1;
-    block->spins = cores() >= size ? SPINS : 0;
+    block->spins = lanes_cores() >= size ? SPINS : 0;
     block->head_bytes = head_bytes(size);
     block->channel_bytes = seats_bytes(size) + (size_t)size * BLOCK_STAGE_BYTES;
     block->bytes = block->head_bytes + BLOCK_CHANNELS * block->channel_bytes;

@@ -320,8 +320,28 @@ static int save_limited(const struct fake *f, const struct call *c)
     return st;
 }
 
+static int save_beside(const struct fake *f, const struct call *c)
+{
+    struct ckpt_saver *saver = NULL;
+    struct sherd_queue *queue = NULL;
+    int st = SHERD_OK;
+    SHERD_TRY_OUT(sherd_queue_create(&queue, f->job.dev, SHERD_QUEUE_COMPUTE));
+    SHERD_TRY_OUT(ckpt_saver_create(&saver, f->job.comm, f->job.dev, 0));
+    SHERD_TRY_OUT(ckpt_saver_start(saver, &f->job, c->path, NULL));
+    for (int u = 0; u < f->n_units; u++)
+        SHERD_KEEP(st, ckpt_saver_await(saver, u, queue));
+    SHERD_KEEP(st, sherd_queue_sync(queue));
+    SHERD_KEEP(st, ckpt_saver_wait(saver));
+out:
+    ckpt_saver_destroy(saver);
+    sherd_queue_destroy(queue);
+    return st;
+}
+
 static int save(struct fake *f, const struct call *c)
 {
+    if (c->options->beside)
+        return save_beside(f, c);
     return c->options->file_limit ? save_limited(f, c) : ckpt_save(&f->job, c->path);
 }
 

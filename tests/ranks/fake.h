@@ -34,6 +34,7 @@ struct fake_options {
     int64_t fail_at;     /* this allocation of the save or load fails; for a world of 1 */
     uint64_t file_limit; /* files cannot grow above it during a save; 0 = none */
     int breaks;          /* rank breaks - 1 has no views */
+    int beside;          /* saved as beside training: a queue waits for the copies of each unit */
 };
 
 /* One rank's job, with views filled with the known values or with rubbish. */
