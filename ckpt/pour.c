@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/lanes.h"
 #include "base/status.h"
 
 struct pour {
@@ -25,7 +26,6 @@ struct pour {
     int n;
     uint64_t bytes; /* of the file */
     int fd, direct;
-    atomic_ullong next; /* the first byte that no thread has taken */
     atomic_int stop;
     pthread_mutex_t lock; /* of what follows */
     int status;
@@ -33,13 +33,11 @@ struct pour {
 };
 
 #define IN_BYTES (POUR_BYTES + 2 * CKPT_BLOCK_MOST)
-#define STACK_BYTES ((size_t)512 << 10) /* of a thread */
 
-/* What one thread works with. */
+/* What one lane works with. */
 struct hand {
     struct pour *pour;
-    char *out, *in; /* POUR_BYTES, IN_BYTES */
-    int status;
+    char *out, *in;      /* POUR_BYTES, IN_BYTES */
     int fd, file;        /* the checkpoint's file read last; -1 */
     uint64_t begin, end; /* of it, lies in `in` */
 };
@@ -180,11 +178,11 @@ static int write_piece(struct hand *h, uint64_t begin, uint64_t end)
     return file_pwrite(p->fd, h->out, padded, begin, p->path);
 }
 
-static void hand_finish(struct hand *h)
+static int hand_finish(struct hand *h)
 {
-    SHERD_KEEP(h->status, file_close(h->fd, h->pour->path));
     mem_free(h->out);
     mem_free(h->in);
+    return file_close(h->fd, h->pour->path);
 }
 
 static int hand_init(struct hand *h, struct pour *p)
@@ -194,50 +192,36 @@ static int hand_init(struct hand *h, struct pour *p)
     h->in = h->out ? mem_aligned(FILE_DIRECT_ALIGN, (size_t)IN_BYTES) : NULL;
     if (h->in)
         return SHERD_OK;
-    hand_finish(h);
+    (void)hand_finish(h);
     return SHERD_ENOMEM;
 }
 
-static void *work(void *ctx)
+static void pour_piece(void *hands, int64_t task, int lane)
 {
-    struct hand *h = ctx;
+    struct hand *h = (struct hand *)hands + lane;
     struct pour *p = h->pour;
-    while (h->status == SHERD_OK && !atomic_load(&p->stop)) {
-        uint64_t begin = atomic_fetch_add(&p->next, POUR_BYTES);
-        if (begin >= p->bytes)
-            break;
-        h->status = write_piece(h, begin, MIN(begin + POUR_BYTES, p->bytes));
-    }
-    if (h->status != SHERD_OK)
-        fail(p, h->status);
-    return NULL;
+    uint64_t begin = (uint64_t)task * POUR_BYTES;
+    if (atomic_load(&p->stop))
+        return;
+    int st = write_piece(h, begin, MIN(begin + POUR_BYTES, p->bytes));
+    if (st != SHERD_OK)
+        fail(p, st);
 }
 
-/* The caller works too; threads and memory for more that are not to be had are done without. */
+/* Memory for more lanes that is not to be had is done without. */
 static int work_together(struct pour *p)
 {
     struct hand hands[POUR_THREADS];
-    pthread_t threads[POUR_THREADS];
     int64_t pieces = (int64_t)((p->bytes + POUR_BYTES - 1) / POUR_BYTES);
-    int n = 1, want = (int)MIN(pieces, POUR_THREADS);
-    pthread_attr_t small;
+    int n = 1;
     SHERD_TRY(hand_init(&hands[0], p));
-    pthread_attr_init(&small);
-    pthread_attr_setstacksize(&small, STACK_BYTES);
-    for (; n < want && hand_init(&hands[n], p) == SHERD_OK; n++) {
-        if (pthread_create(&threads[n], &small, work, &hands[n]) == 0)
-            continue;
-        hand_finish(&hands[n]);
-        break;
-    }
-    pthread_attr_destroy(&small);
-    (void)work(&hands[0]);
-    for (int i = 1; i < n; i++)
-        pthread_join(threads[i], NULL);
+    while (n < MIN(pieces, POUR_THREADS) && hand_init(&hands[n], p) == SHERD_OK)
+        n++;
+    lanes_run(n, pieces, pour_piece, hands);
     for (int i = 0; i < n; i++) {
-        hand_finish(&hands[i]);
-        if (hands[i].status != SHERD_OK)
-            fail(p, hands[i].status); /* closing; what came before is kept */
+        int st = hand_finish(&hands[i]);
+        if (st != SHERD_OK)
+            fail(p, st); /* what came before is kept */
     }
     return p->status == SHERD_OK ? SHERD_OK : status_adopt(p->status, p->text);
 }

@@ -450,7 +450,8 @@ static int try_rotate(int64_t k, uint64_t *made)
 static void any_allocation_may_fail(void **state)
 {
     (void)state;
-    int (*const tries[])(int64_t, uint64_t *) = { try_save, try_save_beside, try_load, try_merge, try_rotate };
+    int (*const tries[])(
+        int64_t, uint64_t *) = { try_save, try_save_beside, try_load, try_merge, try_rotate };
     save_plain(1);
     for (size_t i = 0; i < ARRAY_LEN(tries); i++) {
         int64_t k = 0;
