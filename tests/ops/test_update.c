@@ -163,7 +163,7 @@ static void sgd_case(struct op_test *t, const void *arg)
         expect(t, s, &u);
 }
 
-static const int64_t lengths[] = { 0, 1, 3, 7, 24, 101, 257, 513, 70001 };
+static const int64_t lengths[] = { 0, 1, 3, 7, 24, 101, 257, 513, CHECK_MANY(70001, 33001) };
 
 static void ten_steps_of_adamw(void **state)
 {

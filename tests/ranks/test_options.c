@@ -46,7 +46,7 @@ static void recomputing_changes_nothing(void **state)
         none.world = 2;
         none.poison = 1;
         none.accum = 1 + trial / 4 % 2;
-        none.steps = 4;
+        none.steps = CHECK_MANY(4, 2);
         if (trial >= 8)
             none.model = job_llama();
         if (trial >= 16) { /* norms of q and k; an MLP narrower than q, k and v */
@@ -80,7 +80,7 @@ static void split_masters_change_nothing(void **state)
         whole.world = 1 + trial / 4;
         whole.param = SHERD_BF16;
         whole.poison = 1;
-        whole.steps = 8;
+        whole.steps = CHECK_MANY(8, 3);
         whole.accum = 1 + trial % 2;
         whole.optim = trial % 3 ? "adamw" : "sgd";
         job_pass(&whole);
@@ -103,7 +103,7 @@ static void bf16_states_agree(void **state)
     for (int trial = 0; trial < 4; trial++) {
         struct job f32 = job_default(), start;
         f32.world = 1 + trial;
-        f32.steps = 20;
+        f32.steps = CHECK_MANY(20, 8);
         f32.lr = 1e-3;
         f32.param = trial % 2 ? SHERD_BF16 : SHERD_F32;
         f32.master = trial == 3 ? SHERD_MASTER_SPLIT : SHERD_MASTER_WHOLE;
@@ -162,7 +162,7 @@ static void overlap_prefetch_poison_and_delay_change_nothing(void **state)
         plain.stage = stage;
         plain.world = 2;
         plain.accum = 2;
-        plain.steps = 4;
+        plain.steps = CHECK_MANY(4, 2);
         plain.overlap = 0;
         job_pass(&plain);
         for (int prefetch = 0; prefetch <= 3; prefetch++)
