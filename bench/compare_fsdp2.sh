@@ -34,26 +34,18 @@ export XDG_CACHE_HOME=$work/cache TORCHINDUCTOR_CACHE_DIR=$work/inductor TRITON_
 reduces="f32 ${REDUCE:-}"
 case ${REDUCE:-} in "" | bf16) ;; *) echo "REDUCE is bf16 or nothing"; exit 2 ;; esac
 
-shape_of() { # SHAPE: sets seq, vocab, steps, kernels and the settings of a trial
+work_of() { # SHAPE: sets also steps and kernels
+    shape_of "$1"
     case $1 in
-    1b) seq=2048 vocab=32000 steps=${STEPS:-20} kernels=${ATTENTION:-cudnn flash} ;;
-    8b) seq=4096 vocab=128256 steps=${STEPS_8B:-12} kernels=${ATTENTION:-cudnn} ;;
-    *) echo "WORKS: no shape '$1': there are 1b and 8b"; exit 2 ;;
+    1b) steps=${STEPS:-20} kernels=${ATTENTION:-cudnn flash} ;;
+    8b) steps=${STEPS_8B:-12} kernels=${ATTENTION:-cudnn} ;;
     esac
-    small=()
-    if [ -n "$trial" ]; then
-        seq=64 vocab=512
-        for s in run.device=cpu model.vocab=512 model.width=64 model.layers=2 model.heads=4 model.kv_heads=2 \
-            model.mlp_width=160 model.context=64; do
-            small+=(--set "$s")
-        done
-    fi
 }
 
 run_sherd() { # NAME WORK STEPS [SETTING...]
     local name=$1 shape batch settings s more=() st=0
     IFS=: read -r shape batch settings <<<"$2"
-    shape_of "$shape"
+    work_of "$shape"
     local count=$3
     shift 3
     for s in ${settings//,/ }; do
@@ -67,25 +59,16 @@ run_sherd() { # NAME WORK STEPS [SETTING...]
     [ $st -eq 0 ] || { tell "$name" "sherd, $name,"; failed=1; }
 }
 
-run_peer() { # NAME SHAPE OPTION...
-    local name=$1 shape=$2 st=0
-    shift 2
-    echo "FSDP2, $name"
-    watched "$name" '"first step"' "$python" -m torch.distributed.run --nproc-per-node "$gpus" bench/fsdp2.py \
-        --shape "$shape" "$@" ${trial:+--trial} || st=$?
-    [ $st -eq 0 ] || { tell "$name" "bench/fsdp2.py, $name,"; failed=1; }
-}
-
-failed=0 shapes=
+shapes=
 for w in $works; do
     IFS=: read -r shape batch _ <<<"$w"
-    shape_of "$shape"
+    work_of "$shape"
     case $batch in "" | *[!0-9]*) echo "WORKS: $w has no number of sequences"; exit 2 ;; esac
     case " $shapes " in *" $shape "*) ;; *) shapes="$shapes $shape" ;; esac
 done
 first=${works%% *}
 IFS=: read -r shape batch _ <<<"$first"
-shape_of "$shape"
+work_of "$shape"
 timed=
 if [ "${FIRST:-1}" != 0 ]; then
     timed=--first
@@ -97,12 +80,12 @@ for reduce in $reduces; do
     n=0
     for w in $works; do
         IFS=: read -r shape _ <<<"$w"
-        shape_of "$shape"
+        work_of "$shape"
         run_sherd "sherd-$reduce-$n" "$w" $((steps + warmup)) --set dtype.reduce="$reduce"
         n=$((n + 1))
     done
     for shape in $shapes; do
-        shape_of "$shape"
+        work_of "$shape"
         [ "$reduce" = f32 ] || kernels=${kernels%% *}
         batches=$(for w in $works; do case $w in "$shape:"*) w=${w#*:}; echo "${w%%:*}" ;; esac; done | awk '!seen[$0]++')
         # shellcheck disable=SC2086

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The sherd authors
 """The table of bench/compare_fsdp2.sh, from the logs it left: fsdp2_table.py DIR WARMUP WORKS REDUCES [--first] [--trial]"""
-import json
 import sys
 
 import beside
@@ -13,20 +12,11 @@ SEQ = {"1b": 2048, "8b": 4096}
 def peers(out, reduce, shape, batch):
     """Of each attention kernel; what failed is named and left out."""
     good = []
-    for line in beside.lines(out, "fsdp2-%s-%s.log" % (reduce, shape)):
-        p = json.loads(line) if line.startswith("{") else {}
-        if p.get("batch") != batch:
-            continue
-        name = "FSDP2, %s attention" % p["attention"]
-        if p["recompute"] != "none":
-            name += ", blocks recomputed"
+    for p in beside.peers(out, "fsdp2-%s-%s" % (reduce, shape), batch):
         if "error" in p:
-            beside.text("  " + name, "failed: " + p["error"])
+            beside.text("  " + p["name"], "failed: " + p["error"])
             continue
-        before = beside.idle(out)
-        p.update(name=name, rate=p["tokens_per_second"], own=p["allocated"] / beside.GIB,
-                 reserved=p["reserved"] / beside.GIB, gpu=p["used"] / beside.GIB - min(before) / 1024 if before else 0)
-        beside.row("  " + name, p)
+        beside.row("  " + p["name"], p)
         good.append(p)
     return good
 
