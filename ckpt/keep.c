@@ -5,7 +5,6 @@
  * that a death in between leaves a leftover and never a checkpoint with files missing.
  */
 #include <stdio.h>
-#include <string.h>
 
 #include "base/file.h"
 #include "base/log.h"

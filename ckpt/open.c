@@ -7,7 +7,6 @@
 #include "ckpt/open.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"

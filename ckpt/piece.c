@@ -5,7 +5,6 @@
  */
 #include "ckpt/piece.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

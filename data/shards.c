@@ -5,7 +5,6 @@
  * number of pieces at a time and they are written in their order, so the number of threads shows nowhere.
  */
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/file.h"

@@ -6,7 +6,6 @@
  * shard/move.c.
  */
 #include <math.h>
-#include <string.h>
 
 #include <sherd/forecast.h>
 

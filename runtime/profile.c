@@ -5,7 +5,6 @@
  */
 #include "runtime/profile.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"

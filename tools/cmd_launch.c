@@ -4,12 +4,10 @@
  * sherd launch: a program as ranks, with torchrun's options.
  */
 #include <limits.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "tools/args.h"
 #include "tools/commands.h"

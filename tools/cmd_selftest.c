@@ -6,8 +6,6 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "tools/args.h"
 #include "tools/bench.h"

@@ -4,7 +4,6 @@
  * sherd train: one rank of a job that something else started, a job of one rank, or the launcher of many.
  */
 #include <errno.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

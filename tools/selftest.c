@@ -6,7 +6,6 @@
 #include "tools/selftest.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/text_plain.h"

@@ -71,11 +71,6 @@ cudaStream_t cuda_enter(const struct sherd_queue *queue)
     return cuda_queue(queue)->stream;
 }
 
-int cuda_multiprocessors(const struct sherd_queue *queue)
-{
-    return cuda_device(queue->dev)->multiprocessors;
-}
-
 unsigned long long *cuda_fault_word(
     const struct sherd_queue *queue, enum cuda_fault fault, int64_t vocab, int64_t seq)
 {
@@ -146,8 +141,6 @@ static int cuda_open(struct sherd_device *dev, const struct sherd_device_desc *d
     cd->index = index;
     SHERD_TRY_OUT(CUDA_CHECK(cudaSetDevice(index)));
     SHERD_TRY_OUT(check_arch(dev->name, index));
-    SHERD_TRY_OUT(
-        CUDA_CHECK(cudaDeviceGetAttribute(&cd->multiprocessors, cudaDevAttrMultiProcessorCount, index)));
     SHERD_TRY_OUT(matmul_open(cd, desc->tune));
     struct cudaDeviceProp about;
     SHERD_TRY_OUT(CUDA_CHECK(cudaGetDeviceProperties(&about, index)));

@@ -32,7 +32,6 @@ struct cuda_watch {
 
 struct cuda_device {
     int index; /* CUDA's number of the GPU */
-    int multiprocessors;
     struct matmul_plans *plans;
     /* Attention's own state; made at its first use, given to `attention_close` when the device closes. */
     void *attention;
@@ -66,7 +65,6 @@ struct cuda_queue *cuda_queue(const struct sherd_queue *queue);
 /* Makes the queue's GPU the calling thread's current one and gives its stream: first line of every
  * operation. */
 cudaStream_t cuda_enter(const struct sherd_queue *queue);
-int cuda_multiprocessors(const struct sherd_queue *queue);
 /* The queue's word for faults of one kind; remembers the sizes for the text. */
 unsigned long long *cuda_fault_word(
     const struct sherd_queue *queue, enum cuda_fault fault, int64_t vocab, int64_t seq);
