@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "comm/control.h"
 #include "comm/mpi.h"
 #include "comm/shm.h"
@@ -111,6 +112,17 @@ static int by_mpi(const struct sherd_world *world)
            (strcmp(world->source, "Open MPI") == 0 || strcmp(world->source, "MPICH") == 0);
 }
 
+static int no_way(const char *kind)
+{
+    struct text list = { 0 };
+    for (int i = 0; comm_way(i); i++)
+        text_add(&list, "%s%s", i ? ", " : "", comm_way(i));
+    int st = SHERD_FAIL(SHERD_ECONFIG, "ranks cannot talk over '%s', only over one of: %s", kind,
+        list.data ? list.data : "?");
+    text_finish(&list);
+    return st;
+}
+
 /* Of CPU ranks, and of the sides of others. */
 static int find_way(const struct comm_ops **out, const struct sherd_comm_desc *desc)
 {
@@ -121,7 +133,7 @@ static int find_way(const struct comm_ops **out, const struct sherd_comm_desc *d
         if (strcmp(ways[i].ops->kind, kind) == 0)
             *out = ways[i].ops;
     if (!*out)
-        return SHERD_FAIL(SHERD_ECONFIG, "ranks cannot talk over '%s': shm, tcp, mpi or auto", kind);
+        return no_way(kind);
     if (*out == &comm_shm && !is_one_host(&desc->world))
         return SHERD_FAIL(SHERD_ECONFIG,
             "%d of %d ranks are on this host, so not all can share its memory: tcp or auto",
