@@ -124,6 +124,15 @@ sherd_train() { # NAME CONFIG RANKS STEPS SEQUENCES SEQ TOKENS ["--set X"...]
     return $st
 }
 
+sherd_plan() { # NAME DEVICE CONFIG RANKS ["--set X"...]: the forecast, as JSON in the file NAME; none if it fails
+    local name=$1 device=$2 config=$3 ranks=$4
+    shift 4
+    "$sherd" plan "$config" --gpus "$ranks" --device "$device" --json "$@" >"$out/$name" 2>"$out/$name.err" || {
+        rm -f "$out/$name"
+        return 1
+    }
+}
+
 run_peer() { # NAME SHAPE OPTION...: a failure is told, and left in failed
     local name=$1 shape=$2 st=0
     shift 2

@@ -49,7 +49,7 @@ SCRATCH=${SCRATCH:-$([ ! -d /dev/shm ] || echo /dev/shm)}
 . bench/common.sh
 start "$gpus"
 works=$out/works.txt notes=$out/notes.txt
-rm -f "$out"/*.plan-{shipped,own}
+rm -f "$out"/*.plan-{shipped,own} "$out/device.json"
 : >"$works"
 : >"$notes"
 faults=()
@@ -83,7 +83,7 @@ tokens_of() { # SHAPE: its file, made once; sets tokens
 
 # A row of the table. A work that two parts share is run once.
 train() { # PART SHAPE RANKS STAGE SEQUENCES-IN-ALL
-    local part=$1 shape=$2 ranks=$3 stage=$4 sequences=$5 micro st=0 steps=${STEPS:-20} device args
+    local part=$1 shape=$2 ranks=$3 stage=$4 sequences=$5 micro st=0 steps=${STEPS:-20} device file args
     local name=sherd-$2-$3-$4-$5
     shape_of "$shape"
     [ "$shape" = 1b ] || steps=${STEPS_8B:-10}
@@ -95,27 +95,18 @@ train() { # PART SHAPE RANKS STAGE SEQUENCES-IN-ALL
     tokens_of "$shape"
     # shellcheck disable=SC2206
     args=("${small[@]}" --set shard.stage="$stage" --set batch.global="$sequences" --set log.every=1 ${SET:-})
-    within "$([ "$shape" = 8b ] && echo 90 || echo 45)"
+    within "$([ "$shape" = 8b ] && echo 90 || echo 60)"
     sherd_train "$name" "configs/llama-$shape.yaml" "$ranks" $((steps + warmup)) "$micro" "$seq" "$tokens" \
         "${args[@]}" || st=$?
     [ $st -eq 0 ] || { fault "$name" "sherd, $name,"; return 0; }
+    args+=(--set batch.seq="$seq" --set batch.micro="$micro")
     for device in shipped own; do
-        plan "$name" "$device" "configs/llama-$shape.yaml" "$ranks" --set batch.seq="$seq" --set batch.micro="$micro" \
-            "${args[@]}"
+        file=${DEVICE:-h200}
+        [ $device = shipped ] || file=$out/device.json
+        [ $device = shipped ] || [ -e "$file" ] || continue
+        sherd_plan "$name.plan-$device" "$file" "configs/llama-$shape.yaml" "$ranks" "${args[@]}" ||
+            fault "$name.plan-$device" "sherd plan, $name,"
     done
-}
-
-plan() { # NAME shipped|own CONFIG RANKS SETTING...
-    local file=$out/$1.plan-$2 device=${DEVICE:-h200} name=$1 config=$3 ranks=$4
-    if [ "$2" = own ]; then
-        device=$out/device.json
-        [ -e "$device" ] || return 0
-    fi
-    shift 4
-    "$sherd" plan "$config" --gpus "$ranks" --device "$device" --json "$@" >"$file" 2>"$out/$name.err" || {
-        rm -f "$file"
-        fault "$name" "sherd plan, $name,"
-    }
 }
 
 worlds() {
@@ -133,7 +124,6 @@ selftest() {
 
 bench() {
     local st=0
-    rm -f "$out/device.json"
     within 60
     watched bench all_gather "$sherd" bench all --ranks "$gpus" --device $kind "${sizes[@]}" --json || st=$?
     [ $st -eq 0 ] || fault bench "sherd bench"
