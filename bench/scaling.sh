@@ -139,7 +139,7 @@ hurt() { # CONFIG
     local launcher='' ranks=() dir=$work/kept ends=$((SECONDS + limit)) killed st=0
     timeout --foreground -k 15 "$limit" "$sherd" train "$1" --ranks "$gpus" "${settings[@]}" >"$out/killed.log" 2>&1 &
     job=$!
-    while kill -0 $job 2>/dev/null && [ ! -e "$dir/latest" ] && [ $SECONDS -lt $ends ]; do sleep 0.1; done
+    while kill -0 $job 2>/dev/null && [ ! -e "$dir/latest" ] && [ $SECONDS -lt $ends ]; do sleep 0.02; done
     read -r launcher 2>/dev/null <"/proc/$job/task/$job/children" || true
     [ -z "$launcher" ] || read -r -a ranks 2>/dev/null <"/proc/$launcher/task/$launcher/children" || true
     if [ ! -e "$dir/latest" ] || [ ${#ranks[@]} -ne "$gpus" ]; then
