@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The sherd authors
 #
-# How training scales over the GPUs of one host, all in one go: on 8 GPUs in about nine minutes, with one table at the
+# How training scales over the GPUs of one host, all in one go: in nine minutes at most (BUDGET), with one table at the
 # end. Random tokens, bf16, AdamW, clipping, `train.recompute: cheap`; the shapes are configs/llama-1b.yaml with 2048
 # tokens a sequence and configs/llama-8b.yaml with 4096. A figure is the median of the steps after 5 to warm up.
 #
