@@ -130,6 +130,11 @@ int tokenizer_open(struct sherd_tokenizer **out, const char *path)
         return SHERD_ENOMEM;
     if (file_is_dir(path) && !file_exists(file))
         st = no_file(path);
+    else if (!file_exists(file))
+        st = SHERD_FAIL(SHERD_ENOTFOUND,
+            "%s: there is no such file or folder; name a " TOKENIZER_JSON
+            " or the folder of one (nothing is downloaded), or \"bytes\"",
+            path);
     if (st == SHERD_OK)
         st = file_read_text(&text, &bytes, file, TOKENIZER_MOST);
     if (st == SHERD_OK)

@@ -115,6 +115,24 @@ static int add_set(struct tokens *t, const char *folder, const char *list)
     return st;
 }
 
+/* Token files read as bytes are passed over as binary, and what lies beside them would be trained on instead.
+ * A tokens.json of another kind is text as any other. */
+static int refuse_set(const struct tokens *t, const char *folder, const char *list)
+{
+    struct token_set set;
+    char *text;
+    size_t bytes;
+    SHERD_TRY(file_read_text(&text, &bytes, list, SET_BYTES));
+    int st = set_parse(&set, text, bytes, list);
+    mem_free(text);
+    if (st != SHERD_OK)
+        return st == SHERD_ENOMEM ? st : SHERD_OK;
+    set_finish(&set);
+    return SHERD_FAIL(SHERD_ECONFIG,
+        "%s: %s holds token files, but data.format is bytes; set it to auto, or name the text itself",
+        t->what, folder);
+}
+
 static int walk(struct tokens *t, const char *folder, int depth);
 
 /* One entry of a folder. A link to a file counts as the file; links to folders are not followed, so that a
@@ -147,8 +165,10 @@ static int walk(struct tokens *t, const char *folder, int depth)
     int is_set = (t->format == SHERD_DATA_AUTO || t->format == SHERD_DATA_LLMC) && file_exists(list);
     if (is_set)
         st = add_set(t, folder, list);
+    else if (t->format == SHERD_DATA_BYTES && depth == 0 && file_exists(list))
+        st = refuse_set(t, folder, list);
     mem_free(list);
-    if (is_set)
+    if (is_set || st != SHERD_OK)
         return st;
     SHERD_TRY(file_list(&names, &n, folder));
     for (int i = 0; i < n && st == SHERD_OK; i++) {

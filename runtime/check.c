@@ -160,7 +160,7 @@ int config_check_train(const struct sherd_config *c)
 {
     if (c->data.train.n == 0)
         return CONFIG_FAIL(c, "data.train",
-            "there is nothing to train on; name files or folders, as data.train: [data/text]");
+            "there is nothing to train on; name files or folders, as data.train: [data/text] or --data data/text");
     if (c->train.eval_every > 0 && !has_eval_data(c))
         return CONFIG_FAIL(c, "train.eval_every",
             "evaluates every %lld steps, but data.val is empty; name files or folders there, set data.split to hold out a part of data.train, or set train.eval_every to 0",

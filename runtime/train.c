@@ -69,11 +69,19 @@ static int make_extra(struct run *r)
     json_t *object = json_pack("{s:s}", "config", yaml);
     int st = object ? json_print(&r->extra, object, 0) : MEM_OUT("the run's settings");
     json_decref(object);
-    if (st == SHERD_OK && r->rank == 0) {
-        char *path = mem_printf("%s/config.yaml", r->config.run.dir);
-        st = path ? file_write_atomic(path, yaml, strlen(yaml)) : SHERD_ENOMEM;
-        mem_free(path);
-    }
+    mem_free(yaml);
+    return st;
+}
+
+/* The settings beside the run's checkpoints. A start that is refused leaves those of the run that is there.
+ */
+static int write_config(const struct run *r)
+{
+    char *yaml = NULL, *path = NULL;
+    SHERD_TRY(sherd_config_print(&r->config, &yaml));
+    path = mem_printf("%s/config.yaml", r->config.run.dir);
+    int st = path ? file_write_atomic(path, yaml, strlen(yaml)) : SHERD_ENOMEM;
+    mem_free(path);
     mem_free(yaml);
     return st;
 }
@@ -123,45 +131,60 @@ static void say_start(struct run *r)
         r->world == 1 ? "" : "s", (long long)c->batch.seq, (long long)c->train.steps);
 }
 
-/* The newest complete checkpoint of the run folder, "" if there is none; rank 0 looks, so that all ranks take
- * the same. A folder that holds one already is not started over. */
-static int find_checkpoint(struct run *r, char found[PATH_BYTES])
+/* What rank 0 tells all ranks: the path of the checkpoint, or why there is none to take. */
+struct found {
+    int status;
+    char text[PATH_BYTES];
+};
+
+/* The newest complete checkpoint of the run folder, "" if there is none. A folder that holds one already is
+ * not started over. */
+static int look_for_checkpoint(const struct run *r, char **path)
+{
+    struct file_watch before = comm_beat_with_files(r->engine->comm);
+    int st = sherd_ckpt_find(path, r->config.run.dir);
+    file_watch(before);
+    if (st == SHERD_OK && strlen(*path) >= PATH_BYTES)
+        return SHERD_FAIL(SHERD_EINVAL, "%s: the path is too long", *path);
+    if (st == SHERD_OK && r->config.run.resume == SHERD_RESUME_NEVER)
+        return SHERD_FAIL(SHERD_EEXISTS,
+            "%s exists already; --resume goes on from it, another run.dir starts a new run", *path);
+    if (st == SHERD_ENOTFOUND && r->config.run.resume != SHERD_RESUME_REQUIRED)
+        return SHERD_OK;
+    return st;
+}
+
+/* Rank 0 looks, so that all ranks take the same; a refusal is that of all ranks, not of one that others miss.
+ */
+static int find_checkpoint(struct run *r, struct found *found)
 {
     char *path = NULL;
-    int st = SHERD_OK;
-    memset(found, 0, PATH_BYTES);
+    memset(found, 0, sizeof(*found));
     if (r->rank == 0) {
-        struct file_watch before = comm_beat_with_files(r->engine->comm);
-        st = sherd_ckpt_find(&path, r->config.run.dir);
-        file_watch(before);
-        if (st == SHERD_OK && strlen(path) >= PATH_BYTES)
-            st = SHERD_FAIL(SHERD_EINVAL, "%s: the path is too long", path);
-        if (st == SHERD_OK && r->config.run.resume == SHERD_RESUME_NEVER)
-            st = SHERD_FAIL(SHERD_EEXISTS,
-                "%s exists already; --resume goes on from it, another run.dir starts a new run", path);
-        else if (st == SHERD_ENOTFOUND && r->config.run.resume != SHERD_RESUME_REQUIRED)
-            st = SHERD_OK;
-        else if (st == SHERD_OK)
-            strcpy(found, path);
+        found->status = look_for_checkpoint(r, &path);
+        snprintf(found->text, sizeof(found->text), "%s",
+            found->status != SHERD_OK ? sherd_error()
+            : path                    ? path
+                                      : "");
         mem_free(path);
     }
-    SHERD_TRY(comm_agree(r->engine->comm, st));
-    return comm_host_broadcast(r->engine->comm, found, PATH_BYTES, 0);
+    SHERD_TRY(comm_host_broadcast(r->engine->comm, found, sizeof(*found), 0));
+    return found->status == SHERD_OK ? SHERD_OK : status_adopt(found->status, found->text);
 }
 
 static int resume(struct run *r)
 {
-    char found[PATH_BYTES];
-    SHERD_TRY(find_checkpoint(r, found));
-    if (!found[0]) {
+    struct found found;
+    SHERD_TRY(find_checkpoint(r, &found));
+    if (!found.text[0]) {
         if (r->rank == 0 && r->config.run.resume == SHERD_RESUME_AUTO)
             log_info("nothing to resume in %s: starting at step 1", r->config.run.dir);
         return config_has_from(&r->config) ? sherd_engine_import(r->engine, r->config.model.from, NULL)
                                            : engine_init_weights(r->engine);
     }
-    SHERD_TRY(sherd_engine_load(r->engine, found));
+    SHERD_TRY(sherd_engine_load(r->engine, found.text));
     if (r->rank == 0)
-        log_info("resumed from %s: step %lld, %lld samples seen", found, (long long)r->engine->step,
+        log_info("resumed from %s: step %lld, %lld samples seen", found.text, (long long)r->engine->step,
             (long long)r->engine->samples_seen);
     return SHERD_OK;
 }
@@ -379,7 +402,9 @@ int sherd_train(const struct sherd_train_desc *desc)
     if (r.rank == 0)
         say_start(&r);
     SHERD_TRY_OUT(resume(&r));
-    st = r.rank == 0 ? start_meter(&r) : SHERD_OK;
+    st = r.rank == 0 ? write_config(&r) : SHERD_OK;
+    if (r.rank == 0 && st == SHERD_OK)
+        st = start_meter(&r);
     if (r.rank == 0 && st == SHERD_OK)
         st = carry_files(&r.config);
     SHERD_TRY_OUT(comm_agree(r.engine->comm, st));

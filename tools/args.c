@@ -157,6 +157,14 @@ static int take(const struct command *command, const struct arg *arg, const char
     return EXIT_FAILED;
 }
 
+static int has_option(const struct command *command, const char *name)
+{
+    for (int i = 0; i < command->n_args; i++)
+        if (strcmp(command->args[i].name, name) == 0)
+            return 1;
+    return 0;
+}
+
 static int unknown_option(const struct command *command, const char *word)
 {
     const char *names[MAX_ARGS + 2];
@@ -168,6 +176,9 @@ static int unknown_option(const struct command *command, const char *word)
     names[n++] = "help";
     names[n++] = "version";
     const char *near = text_nearest(given, names, n);
+    if (!near && strcmp(given, "device") == 0 && has_option(command, "set"))
+        return args_mistake(command->name,
+            "unknown option '--device' of 'sherd %s'; it is a key: --set run.device=cuda", command->name);
     return args_mistake(command->name, "unknown option '--%s' of 'sherd %s'%s%s%s", given, command->name,
         near ? "; did you mean '--" : "", near ? near : "", near ? "'?" : "");
 }
@@ -200,9 +211,12 @@ static int index_of(const struct command *command, int value)
 
 static int take_operands(const struct command *command, int n, char **words, const char **operands)
 {
-    if (n > command->max_operands)
-        return args_mistake(command->name, "'sherd %s' does not know what to do with '%s'", command->name,
-            words[command->max_operands]);
+    if (n > command->max_operands) {
+        const char *word = words[command->max_operands];
+        int setting = has_option(command, "set") && strchr(word, '=');
+        return args_mistake(command->name, "'sherd %s' does not know what to do with '%s'%s%s", command->name,
+            word, setting ? "; did you mean --set " : "", setting ? word : "");
+    }
     if (n < command->min_operands)
         return args_mistake(command->name, "'sherd %s' needs %s", command->name, command->operands);
     for (int i = 0; i < command->max_operands; i++)

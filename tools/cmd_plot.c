@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "tools/args.h"
 #include "tools/commands.h"
@@ -185,6 +186,16 @@ static int write_picture(const struct run *runs, int n, enum axis axis, const ch
     return failed ? sherd_fail(SHERD_EIO, "%s: cannot be written: %s", path, strerror(errno)) : SHERD_OK;
 }
 
+static int is_other_picture(const char *path)
+{
+    static const char *const endings[] = { ".png", ".pdf", ".jpg", ".jpeg" };
+    const char *dot = strrchr(path, '.');
+    for (int i = 0; dot && i < COUNT_OF(endings); i++)
+        if (strcasecmp(dot, endings[i]) == 0)
+            return 1;
+    return 0;
+}
+
 int cmd_plot(int argc, char **argv)
 {
     static const char *const axes[] = { "step", "tokens", "seconds", NULL };
@@ -205,6 +216,8 @@ int cmd_plot(int argc, char **argv)
         "running mean, dots the validation loss.",
         args, COUNT_OF(args) };
     int code = args_parse(&command, argc, argv, dirs);
+    if (code < 0 && output && is_other_picture(output))
+        code = args_mistake("plot", "--output: what is drawn is an SVG: name it so, not '%s'", output);
     if (code >= 0)
         return code;
     for (; n < RUNS && dirs[n] && st == SHERD_OK; n++) {

@@ -55,6 +55,9 @@ run 1 plot nowhere
 has err "nowhere/metrics.jsonl"
 run 2 plot
 run 2 plot run --x time
+run 2 plot run -o run.PNG
+has err "--output: what is drawn is an SVG"
+[ -e run.PNG ] && complain "a refused picture was written"
 run 1 plot run -o no/such/folder.svg
 has err "no/such/folder.svg"
 

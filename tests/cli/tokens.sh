@@ -106,6 +106,12 @@ has err "bad.jsonl: byte 14:"
 mkdir old && echo '{}' >old/vocab.json
 run 1 tokenize --tokenizer old -o bad one.txt
 has err "only the older vocab.json"
+run 1 tokenize --tokenizer gpt2 -o bad one.txt
+has err "gpt2: there is no such file or folder; name a tokenizer.json"
+run 2 train tiny.yaml --set data.train=[one1] --set data.format=bytes --set run.dir=x
+has err "one1 holds token files, but data.format is bytes"
+mkdir other && echo '{"a": "text that somebody wrote, and is no list of token files"}' >other/tokens.json
+run 0 train tiny.yaml --set data.train=[other] --set data.format=bytes --set run.dir=other_run --set train.steps=1
 run 2 tokenize --tokenizer one1 -o bad --end '<none>' one.txt
 has err "no token '<none>'"
 truncate -s -2 one1/tokens-000001.bin

@@ -10,8 +10,15 @@ run 0 train tiny.yaml
 has err " 6/6 | loss"
 run 0 inspect run --json
 json 'r["step"] == 6 and r["world"] == 1 and r["samples_seen"] == 72 and "width: 24" in r["extra"]["config"]'
-run 2 train tiny.yaml
+cp run/config.yaml config.before
+run 2 train tiny.yaml --set optim.lr=0.5
 has err "--resume"
+# A refusal is that of all ranks: nobody is said to wait for another.
+run 2 train tiny.yaml --ranks 2 --set optim.lr=0.5
+has err "ranks 0-1 of 2"
+grep -q 'wait at' err && complain "a refused start tells of ranks that wait"
+run 1 train tiny.yaml --set model.width=48 --resume
+cmp -s run/config.yaml config.before || complain "a refused start replaced config.yaml"
 run 0 train tiny.yaml --resume --set train.steps=9
 has err "resumed from"
 run 1 train tiny.yaml --resume --set run.dir=nowhere

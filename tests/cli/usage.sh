@@ -41,6 +41,10 @@ has err "unknown option '--verbose'"
 
 run 2 train
 has err "'sherd train' needs CONFIG"
+run 2 train a.yaml train.steps=3
+has err "did you mean --set train.steps=3"
+run 2 train a.yaml --device cuda
+has err "--set run.device=cuda"
 run 2 train a.yaml b.yaml
 has err "does not know what to do with 'b.yaml'"
 run 2 train a.yaml --rnaks 3
