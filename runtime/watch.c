@@ -199,7 +199,7 @@ int watch_record(struct sherd_comm *comm, const char *dir, int status)
         goto out;
     if (board_claim(board)) {
         if (write_record(board, sherd_comm_size(comm), path, why) == SHERD_OK)
-            log_error("%s; the last places of every rank are in %s",
+            log_error("at the failure: %s; the last places of every rank are in %s",
                 board_tell_all(board, where, sizeof(where)), path);
         else
             log_warn("the last places of the ranks could not be written: %s", sherd_error());

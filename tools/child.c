@@ -79,6 +79,14 @@ struct ends {
     int words[2], streams[2][2]; /* pipes; -1 where there is none */
 };
 
+/* What people write who leave out the program: a command of sherd, or a config. */
+static int is_of_sherd(const char *program)
+{
+    const char *dot = strrchr(program, '.');
+    return strcmp(program, "train") == 0 || strcmp(program, "selftest") == 0 ||
+           strcmp(program, "bench") == 0 || (dot && strcmp(dot, ".yaml") == 0);
+}
+
 /* In the child. Its own session keeps the terminal's signals with the launcher, who passes them on once; the
  * kernel ends it with the launcher even if that is killed. Never returns. */
 static void become_rank(const struct child *child, const struct launch_desc *desc,
@@ -109,8 +117,9 @@ static void become_rank(const struct child *child, const struct launch_desc *des
         execvp(desc->argv[0], desc->argv);
     }
     char text[512];
-    snprintf(text, sizeof(text), "'%s' cannot be started: %s", desc->own ? "this program" : desc->argv[0],
-        strerror(errno));
+    const char *why = strerror(errno), *program = desc->own ? "this program" : desc->argv[0];
+    snprintf(text, sizeof(text), "'%s' cannot be started: %s%s", program, why,
+        is_of_sherd(program) ? "; put sherd before it: sherd launch [options] sherd train CONFIG" : "");
     launch_tell(text);
     _exit(EXIT_USAGE);
 }

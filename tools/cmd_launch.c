@@ -108,7 +108,8 @@ static int read_endpoint(struct launch_options *o, struct launch_desc *desc)
     char *colon = strrchr(o->host, ':'), *bracket = strchr(o->host, ']');
     int six = text[0] != '[' && colon && strchr(o->host, ':') != colon;
     if (colon && !six && (!bracket || colon > bracket)) {
-        int code = whole("rdzv-endpoint, port", colon + 1, 1, 65535, &port);
+        /* One host meets nobody, and torchrun's localhost:0 is as good as any. */
+        int code = whole("rdzv-endpoint, port", colon + 1, d->count > 1, 65535, &port);
         if (code >= 0)
             return code;
         *colon = '\0';

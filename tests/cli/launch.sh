@@ -124,6 +124,12 @@ run 2 launch --rdzv-backend etcd true
 run 2 launch sherd
 run 2 launch no-such-program
 has err "'no-such-program' cannot be started"
+for program in train tiny.yaml; do
+    run 2 launch $program
+    has err "put sherd before it"
+done
+run 0 launch --rdzv-backend c10d --rdzv-endpoint localhost:0 true
+run 2 launch --nnodes 2 --rdzv-endpoint localhost:0 true
 run 2 launch -r 1 true
 RANK=0 WORLD_SIZE=1 run 2 launch true
 has err "has started this process as rank 0 of 1 already"
