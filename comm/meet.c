@@ -24,6 +24,7 @@
 #define HELLO_SECONDS 5.0 /* from connecting to the whole hello */
 #define TAKEN_SECONDS 5.0 /* how long rank 0 waits for a name that is still in use */
 #define GRACE_SECONDS 2.0 /* others let rank 0 time out first: it knows who is missing */
+#define TOLD_SECONDS 10.0 /* of waiting for others, before that is said */
 
 socklen_t meet_address(struct sockaddr_un *out, const char *job)
 {
@@ -269,33 +270,38 @@ static int admit(struct host *host)
     return SHERD_OK;
 }
 
-static int missed(const struct host *host)
+/* The ranks that have not come, as "1, 3". */
+static const char *missing(const struct host *host, char *names, size_t bytes)
 {
-    const struct meet *meet = host->meet;
-    char names[256] = "";
     size_t len = 0;
-    for (int r = 1; r < meet->size; r++) {
-        if (host->guests[r].sock < 0 && len + 24 < sizeof(names))
-            len += (size_t)snprintf(names + len, sizeof(names) - len, "%s%d", len ? ", " : "", r);
-        else if (host->guests[r].sock < 0)
-            return SHERD_FAIL(SHERD_ETIMEOUT,
-                "job '%s': after %g s %d of %d ranks have not come: %s and more", meet->job, meet->timeout,
-                meet->size - 1 - host->n_come, meet->size, names);
-    }
-    return SHERD_FAIL(SHERD_ETIMEOUT, "job '%s': after %g s %d of %d ranks have not come: %s", meet->job,
-        meet->timeout, meet->size - 1 - host->n_come, meet->size, names);
+    names[0] = '\0';
+    for (int r = 1; r < host->meet->size && len + 24 < bytes; r++)
+        if (host->guests[r].sock < 0)
+            len += (size_t)snprintf(names + len, bytes - len, "%s%d", len ? ", " : "", r);
+    if (len + 24 >= bytes)
+        snprintf(names + len, bytes - len, " and more");
+    return names;
 }
 
 static int wait_for_guests(struct host *host)
 {
     const struct meet *meet = host->meet;
-    double deadline = clock_seconds() + meet->timeout;
+    char names[256];
+    double begin = clock_seconds(), deadline = begin + meet->timeout, told = begin + TOLD_SECONDS;
     host->polls[0] = (struct pollfd){ .fd = host->door, .events = POLLIN };
     while (host->n_come < meet->size - 1) {
-        double left = deadline - clock_seconds();
-        if (left <= 0)
-            return missed(host);
-        int n = poll(host->polls, (nfds_t)host->n_come + 1, (int)(left * 1e3) + 1);
+        double now = clock_seconds();
+        if (now >= deadline)
+            return SHERD_FAIL(SHERD_ETIMEOUT, "job '%s': after %g s %d of %d ranks have not come: %s",
+                meet->job, meet->timeout, meet->size - 1 - host->n_come, meet->size,
+                missing(host, names, sizeof(names)));
+        if (now >= told) {
+            log_warn("job '%s': waiting for %d of %d ranks on this host, for %g s at most: %s", meet->job,
+                meet->size - 1 - host->n_come, meet->size, meet->timeout,
+                missing(host, names, sizeof(names)));
+            told = deadline;
+        }
+        int n = poll(host->polls, (nfds_t)host->n_come + 1, (int)((MIN(told, deadline) - now) * 1e3) + 1);
         /* Those who have come say nothing more: what can be read is their end. */
         for (int i = 1; n > 0 && i <= host->n_come; i++) {
             if (host->polls[i].revents)

@@ -21,6 +21,7 @@
 
 #define RETRY_SECONDS 0.1
 #define ONCE_SECONDS 5.0  /* for one try to connect, and for a hello */
+#define TOLD_SECONDS 10.0 /* of waiting for others, before that is said */
 #define GRACE_SECONDS 2.0 /* others let rank 0 time out first: it knows who is missing */
 
 static void set_host(char out[NET_HOST_BYTES])
@@ -275,30 +276,51 @@ static int let_in(struct host *host)
     return SHERD_OK;
 }
 
-static int missed(const struct host *host)
+/* The ranks that have not come, as "1, 3". */
+static const char *missing(struct host *host, char *names, size_t bytes)
+{
+    size_t len = 0;
+    names[0] = '\0';
+    for (int r = 1; r < host->meet->size && len + 32 < bytes; r++)
+        if (!find(host, r))
+            len += (size_t)snprintf(names + len, bytes - len, "%s%d", len ? ", " : "", r);
+    if (len + 32 >= bytes)
+        snprintf(names + len, bytes - len, " and more");
+    return names;
+}
+
+static int missed(struct host *host)
 {
     const struct meet_tcp *meet = host->meet;
-    char names[256] = "";
-    size_t len = 0;
-    for (int r = 1; r < meet->size && len + 32 < sizeof(names); r++)
-        if (!find(host, r))
-            len += (size_t)snprintf(names + len, sizeof(names) - len, "%s%d", len ? ", " : "", r);
-    if (len + 32 >= sizeof(names))
-        snprintf(names + len, sizeof(names) - len, " and more");
+    char names[256];
     return SHERD_FAIL(SHERD_ETIMEOUT,
         "job '%s': after %g s %d of %d ranks have not come to %s:%d: %s; their own messages say what they tried",
-        meet->job, meet->timeout, meet->size - 1 - host->n_come, meet->size, meet->master, meet->port, names);
+        meet->job, meet->timeout, meet->size - 1 - host->n_come, meet->size, meet->master, meet->port,
+        missing(host, names, sizeof(names)));
+}
+
+static void say_waiting(struct host *host)
+{
+    const struct meet_tcp *meet = host->meet;
+    char names[256];
+    log_warn("job '%s': waiting at %s:%d for %d of %d ranks, for %g s at most: %s", meet->job, meet->master,
+        meet->port, meet->size - 1 - host->n_come, meet->size, meet->timeout,
+        missing(host, names, sizeof(names)));
 }
 
 /* Strangers who say nothing do not hold the others up. */
 static int wait_for_guests(struct host *host)
 {
-    double deadline = clock_seconds() + host->meet->timeout;
+    double begin = clock_seconds(), deadline = begin + host->meet->timeout, told = begin + TOLD_SECONDS;
     while (host->n_come < host->meet->size - 1) {
         double now = clock_seconds();
         int n = 0;
         if (now >= deadline)
             return missed(host);
+        if (now >= told) {
+            say_waiting(host);
+            told = deadline;
+        }
         SHERD_TRY(mem_grow(&host->polls, &host->cap_polls, host->n + 1, sizeof(*host->polls)));
         host->polls[n++] = (struct pollfd){ .fd = host->meet->listener, .events = POLLIN };
         for (int i = 0; i < host->n; i++)

@@ -11,6 +11,13 @@ fi
 set -m # background jobs must not ignore SIGINT
 make_tiny
 
+# Ranks that nobody starts are missed aloud, long before the time is up; looked at below.
+RANK=0 WORLD_SIZE=3 timeout 14 "$sherd" train tiny.yaml --set run.dir=alone >/dev/null 2>alone.err &
+alone=$!
+MASTER_ADDR=127.0.0.1 MASTER_PORT=29473 RANK=0 WORLD_SIZE=3 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 timeout 14 "$sherd" train \
+    tiny.yaml --set run.dir=lonely >/dev/null 2>lonely.err &
+lonely=$!
+
 # A run without end in the folder $1, with more arguments; $launcher and $ranks hold the process ids. Returns when
 # it has taken a step.
 start() {
@@ -205,6 +212,12 @@ has last "bad.bin: byte 230: token 300"
 for job in %?run.dir=a %?run.dir=b; do
     wait "$job" || { complain "$job failed"; show a.err b.err; }
 done
+
+wait $alone $lonely
+has alone.err "waiting "
+has alone.err "for 2 of 3 ranks"
+has lonely.err "waiting at 127.0.0.1:"
+has lonely.err "at most: 1, 2"
 
 new=$(comm -13 <(echo "$before") <(shared)) # others on this machine may come and go: what is new and sherd's counts
 ! grep -q sherd <<<"$new" || complain "left in /dev/shm: $new"
