@@ -420,7 +420,8 @@ static int cuda_event_wait(struct sherd_queue *queue, struct sherd_event *event)
 static int cuda_event_sync(struct sherd_event *event)
 {
     struct cuda_event *e = event->impl;
-    if (e->capture != 0 || cuda_device(event->dev)->capture != 0)
+    /* What is apart goes on while the thread that submits steps captures one, and so do its waits. */
+    if (!e->apart && (e->capture != 0 || cuda_device(event->dev)->capture != 0))
         return SHERD_OK;
     SHERD_TRY(enter(event->dev));
     return cuda_wait_event(e->apart ? NULL : cuda_device(event->dev), e->event);
