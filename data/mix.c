@@ -26,9 +26,9 @@ static int set_source(struct mix_source *s, int64_t first, int64_t tokens, doubl
     s->windows = windows - s->held;
     if (s->windows < 1)
         return SHERD_FAIL(SHERD_ECONFIG,
-            "%s: %s: %lld tokens make %lld samples of batch.seq %lld, of which data.split leaves none to train on; give "
-            "more data or a smaller batch.seq",
-            what, path, (long long)tokens, (long long)windows, (long long)seq);
+            "%s: %s: %lld tokens make %lld samples of batch.seq %lld%s; give more data or a smaller batch.seq",
+            what, path, (long long)tokens, (long long)windows, (long long)seq,
+            split > 0 ? ", of which data.split leaves none to train on" : "");
     s->draws = MAX(llround(weight * (double)s->windows), 1);
     return SHERD_OK;
 }
