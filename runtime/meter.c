@@ -93,8 +93,12 @@ static int append(struct meter *m, json_t *record)
         return st;
     text_add(&line, "%s\n", text);
     mem_free(text);
-    if (line.failed || write(m->jsonl, line.data, line.len) != (ssize_t)line.len)
-        st = SHERD_FAIL(SHERD_EIO, "%s: cannot be written: %s", m->jsonl_path, strerror(errno));
+    errno = 0;
+    if (line.failed)
+        st = MEM_OUT("a metrics record");
+    else if (write(m->jsonl, line.data, line.len) != (ssize_t)line.len)
+        st = SHERD_FAIL(SHERD_EIO, "%s: cannot be written: %s", m->jsonl_path,
+            errno ? strerror(errno) : "only a part of a line went in");
     text_finish(&line);
     return st;
 }
