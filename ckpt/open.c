@@ -198,8 +198,9 @@ static int find_entry(struct sherd_ckpt *ckpt, int i, int state, const struct ma
     const struct st_entry *e = st_find(ckpt->headers[i], name);
     int st = SHERD_OK;
     if (!e)
-        st = SHERD_FAIL(
-            SHERD_EFORMAT, "%s: tensor '%s' is missing, the manifest says it is there", path, name);
+        st = SHERD_FAIL(SHERD_EFORMAT,
+            "%s: tensor '%s' is missing, the manifest says it is there: restore the file, or use another checkpoint",
+            path, name);
     else if (e->type != type || e->elems != span->elems)
         st =
             SHERD_FAIL(SHERD_EFORMAT, "%s: tensor '%s' has %lld elements of %s, the manifest says %lld of %s",
@@ -280,7 +281,9 @@ int ckpt_check_headers(struct sherd_ckpt *ckpt, enum ckpt_kind kind)
             if (!ckpt->headers[i])
                 st = use_header(ckpt, i, &path);
             for (int k = kind == CKPT_WEIGHTS ? -1 : 0; k < n_states && st == SHERD_OK; k++)
-                st = find_entry(ckpt, i, k, tensor, &tensor->spans[s], m->files[i].name, &e);
+                if ((st = find_entry(ckpt, i, k, tensor, &tensor->spans[s], m->files[i].name, &e)) !=
+                    SHERD_OK)
+                    st = status_context(st, "%s", ckpt->path);
             mem_free(path);
             SHERD_TRY(st);
         }
