@@ -46,6 +46,16 @@ static void remark(struct text *t, const char *start, const char **title, const 
     in_line(t, key);
 }
 
+/* Whether any key of the model was set, by a file or on the command line. */
+static int names_model(const struct config_origin *origin)
+{
+    for (int i = 0; i < key_count(); i++)
+        if (strncmp(key_at(i)->path, "model.", 6) == 0 && origin->from[i].where != CONFIG_DEFAULT &&
+            origin->from[i].where != CONFIG_DERIVED)
+            return 1;
+    return 0;
+}
+
 /* The remarks, and the keys that were asked for as "auto", each line beginning with `start`. */
 static void add_remarks(const struct sherd_config *config, const char *start, struct text *t)
 {
@@ -75,6 +85,11 @@ static void add_remarks(const struct sherd_config *config, const char *start, st
             remark(t, start, &title, r->key);
             text_add(t, kind == CONFIG_CHOSEN ? " = " : ": ");
             comment(t, r->text);
+        }
+        if (kind == CONFIG_DIFFERENT && !names_model(origin)) {
+            remark(t, start, &title, "model");
+            text_add(t,
+                ": none is named, so it is the small default one; --model FOLDER takes one of Hugging Face\n");
         }
     }
 }
