@@ -284,6 +284,12 @@ int sherd_queue_sync(struct sherd_queue *queue)
     return queue->dev->ops->queue_sync(queue);
 }
 
+int device_will_multiply(struct sherd_queue *queue)
+{
+    const struct dev_ops *ops = queue->dev->ops;
+    return ops->queue_multiplies ? ops->queue_multiplies(queue) : SHERD_OK;
+}
+
 struct sherd_device *sherd_queue_device(struct sherd_queue *queue)
 {
     return queue->dev;

@@ -40,6 +40,9 @@ struct dev_ops {
     void (*host_free)(struct sherd_device *dev, void *p);
     int (*queue_create)(struct sherd_queue *queue); /* dev and kind are set */
     void (*queue_destroy)(struct sherd_queue *queue);
+    /* The queue will multiply: what that takes of the host is taken now, not in the middle of the work. NULL:
+     * it takes nothing. */
+    int (*queue_multiplies)(struct sherd_queue *queue);
     int (*queue_sync)(struct sherd_queue *queue);
     int (*event_create)(struct sherd_event *event); /* dev is set */
     void (*event_destroy)(struct sherd_event *event);
@@ -111,6 +114,9 @@ struct sherd_event {
     struct sherd_device *dev;
     void *impl;
 };
+
+/* Before a queue's first work, so that it is refused now rather than fails later for want of memory. */
+int device_will_multiply(struct sherd_queue *queue);
 
 /* The seam's entries of the same names; those of captures only where device_captures says that there are any.
  */

@@ -37,6 +37,7 @@ static void keep_config(struct sherd_config *to, const struct sherd_config *from
 static int open_queues(struct sherd_engine *e)
 {
     SHERD_TRY(sherd_queue_create(&e->compute, e->dev, SHERD_QUEUE_COMPUTE));
+    SHERD_TRY(device_will_multiply(e->compute));
     e->gather_queue = e->reduce_queue = e->update_queue = e->compute;
     exposed_init(&e->exposed, e->compute);
     if (e->config.shard.overlap) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * OpenBLAS, opened with the first CPU device. Without address space for a buffer it would wait for one in a
+ * OpenBLAS, opened before the first product. Without address space for a buffer it would wait for one in a
  * loop, in a product or in the threads that loading it starts, and with them at the end of the process. So
  * it is loaded on one core, where it starts none, and a buffer for each thread that multiplies is taken
  * before, once it is known that there is room.
@@ -113,38 +113,39 @@ static int take(int want)
     return SHERD_OK;
 }
 
-int cpu_blas_open(int threads)
+int cpu_blas_join(struct cpu_lane *lane)
 {
-    int st = SHERD_OK;
+    if (lane->multiplies)
+        return SHERD_OK;
+    int st = SHERD_OK, *pool = cpu_pool_multiplies(lane->pool);
     pthread_mutex_lock(&blas.lock);
+    int more = *pool ? 1 : cpu_pool_threads(lane->pool);
     if (!blas.shim)
-        SHERD_TRY_OUT(load_alone(threads));
-    SHERD_TRY_OUT(take(blas.users + threads));
-    blas.users += threads - 1;
+        SHERD_TRY_OUT(load_alone(more));
+    SHERD_TRY_OUT(take(blas.users + more));
+    blas.users += more;
+    *pool = lane->multiplies = 1;
 out:
     pthread_mutex_unlock(&blas.lock);
     return st;
 }
 
-int cpu_blas_join(struct cpu_lane *lane)
-{
-    if (lane->multiplies)
-        return SHERD_OK;
-    pthread_mutex_lock(&blas.lock);
-    int st = take(blas.users + 1);
-    if (st == SHERD_OK) {
-        blas.users++;
-        lane->multiplies = 1;
-    }
-    pthread_mutex_unlock(&blas.lock);
-    return st;
-}
-
-void cpu_blas_leave(int threads)
+static void leave(int threads)
 {
     pthread_mutex_lock(&blas.lock);
     blas.users -= threads;
     pthread_mutex_unlock(&blas.lock);
+}
+
+void cpu_blas_leave(const struct cpu_lane *lane)
+{
+    leave(lane->multiplies);
+}
+
+void cpu_blas_leave_pool(struct cpu_pool *pool)
+{
+    if (*cpu_pool_multiplies(pool))
+        leave(cpu_pool_threads(pool) - 1);
 }
 
 void cpu_sgemm(int trans_a, int trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,

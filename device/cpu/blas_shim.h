@@ -2,7 +2,7 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * What device/cpu/blas.c needs of OpenBLAS, as one table in a library of its own: loading OpenBLAS starts
- * threads and takes address space, so it is opened when a CPU is, and not by everybody who links sherd.
+ * threads and takes address space, so it is opened when a CPU multiplies, and not by all who link sherd.
  * Names nothing of sherd's: the shim links to OpenBLAS and nothing else.
  */
 #ifndef SHERD_DEVICE_CPU_BLAS_SHIM_H

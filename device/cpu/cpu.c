@@ -30,12 +30,7 @@ static int open_cpu(struct sherd_device *dev, const struct sherd_device_desc *de
         return SHERD_ENOMEM;
     cpu->async = desc->async;
     int threads = MIN(dev->threads, MAX_THREADS);
-    int st = cpu_blas_open(threads);
-    if (st == SHERD_OK) {
-        st = cpu_pool_create(&cpu->pool, threads);
-        if (st != SHERD_OK)
-            cpu_blas_leave(threads - 1);
-    }
+    int st = cpu_pool_create(&cpu->pool, threads);
     if (st != SHERD_OK) {
         mem_free(cpu);
         return st;
@@ -47,7 +42,7 @@ static int open_cpu(struct sherd_device *dev, const struct sherd_device_desc *de
 static void close_cpu(struct sherd_device *dev)
 {
     struct cpu *cpu = dev->impl;
-    cpu_blas_leave(cpu_pool_threads(cpu->pool) - 1);
+    cpu_blas_leave_pool(cpu->pool);
     cpu_pool_destroy(cpu->pool);
     mem_free(cpu);
 }
@@ -114,6 +109,7 @@ const struct dev_ops dev_cpu = {
     .host_free = release,
     .queue_create = cpu_queue_create,
     .queue_destroy = cpu_queue_destroy,
+    .queue_multiplies = cpu_queue_multiplies,
     .queue_sync = cpu_queue_sync,
     .event_create = cpu_event_create,
     .event_destroy = cpu_event_destroy,

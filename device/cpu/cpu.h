@@ -39,13 +39,12 @@ static inline int64_t cpu_task_rows(int64_t cols)
     return cols >= CPU_TASK_ELEMS ? 1 : CPU_TASK_ELEMS / cols;
 }
 
-/* blas.c: the BLAS library is opened and has buffers for so many threads of a device, the caller's included,
- * or fails: ENOMEM says what it takes. All but the caller's are given back with cpu_blas_leave(threads - 1).
+/* blas.c: before the first product of a lane. The BLAS library is opened and has buffers for the lane's
+ * thread and its pool's, or it fails: ENOMEM says what it takes. Given back with the lane, and with the pool.
  */
-int cpu_blas_open(int threads);
-/* Before an operation multiplies: a buffer for the thread of this lane too; given back with the lane. */
 int cpu_blas_join(struct cpu_lane *lane);
-void cpu_blas_leave(int threads);
+void cpu_blas_leave(const struct cpu_lane *lane);
+void cpu_blas_leave_pool(struct cpu_pool *pool);
 
 /* c[m,n] = alpha op(a) op(b) + beta c in the calling thread, row-major with leading dimensions. beta 0 does
  * not read c. The lane of the operation has joined. */
@@ -59,6 +58,7 @@ int cpu_add_partials(struct cpu_lane *lane, void *out, enum sherd_dtype type, co
 /* queue.c: rows of the table. */
 int cpu_queue_create(struct sherd_queue *queue);
 void cpu_queue_destroy(struct sherd_queue *queue);
+int cpu_queue_multiplies(struct sherd_queue *queue);
 int cpu_queue_sync(struct sherd_queue *queue);
 int cpu_queue_submit(struct sherd_queue *queue, int (*fn)(void *args), const void *args, size_t bytes);
 int cpu_queue_op(struct sherd_queue *queue, cpu_op op, const void *args, size_t bytes);

@@ -40,6 +40,7 @@ struct cpu_pool {
     _Atomic int sleepers, caller_sleeps, stop;
     struct helper *helpers;
     int n_helpers, n_started;
+    int multiplies;
 };
 
 static inline void relax(void)
@@ -255,4 +256,9 @@ void cpu_pool_destroy(struct cpu_pool *pool)
 int cpu_pool_threads(const struct cpu_pool *pool)
 {
     return pool->n_helpers + 1;
+}
+
+int *cpu_pool_multiplies(struct cpu_pool *pool)
+{
+    return &pool->multiplies;
 }

@@ -22,7 +22,7 @@ struct cpu_panel {
 struct cpu_lane {
     struct cpu_pool *pool;
     int side;       /* runs its tasks alone rather than wait when the pool is busy */
-    int multiplies; /* cpu_blas_join was called */
+    int multiplies; /* there are buffers for products of its thread; blas.c's */
     struct cpu_panel panel;
 };
 
@@ -32,6 +32,7 @@ typedef void (*cpu_task)(const void *ctx, int64_t task, void *panel);
 int cpu_pool_create(struct cpu_pool **out, int threads); /* threads >= 1, the caller's included */
 void cpu_pool_destroy(struct cpu_pool *pool);
 int cpu_pool_threads(const struct cpu_pool *pool);
+int *cpu_pool_multiplies(struct cpu_pool *pool); /* as that of a lane, for all threads but callers' */
 void cpu_lane_finish(struct cpu_lane *lane);
 
 /* Runs fn for tasks 0..n_tasks-1 in any order and returns when all are done. Tasks must not call it. Fails

@@ -250,8 +250,15 @@ void cpu_queue_destroy(struct sherd_queue *queue)
     if (q->ring)
         stop(q);
     cpu_lane_finish(&q->lane);
-    cpu_blas_leave(q->lane.multiplies);
+    cpu_blas_leave(&q->lane);
     mem_free(q);
+}
+
+/* Before its first work: its own thread, where it has one, does not look at the lane yet. */
+int cpu_queue_multiplies(struct sherd_queue *queue)
+{
+    struct cpu_queue *q = queue->impl;
+    return cpu_blas_join(&q->lane);
 }
 
 int cpu_queue_sync(struct sherd_queue *queue)
