@@ -33,8 +33,8 @@ static const struct foreign_key keys[] = {
     NOTE("main_process_ip", TEXT, LAUNCH),
     NOTE("main_process_port", INT, LAUNCH),
     NOTE("main_training_function", TEXT, "`sherd train` is the training function"),
-    NOTE("num_machines", INT, LAUNCH),
-    NOTE("num_processes", INT, LAUNCH),
+    CODE("num_machines", INT, "no influence: " LAUNCH),
+    CODE("num_processes", INT, "no influence: " LAUNCH "; told where another number was started"),
     NOTE("rdzv_backend", TEXT, LAUNCH),
     NOTE("same_network", BOOL, LAUNCH),
     NOTE("tpu_env", LIST, "it is for TPUs"),
@@ -204,6 +204,40 @@ static int take_precision(struct foreign *f, int fsdp, int deepspeed)
     return fsdp ? put_word(f, item, "dtype.reduce", words, ARRAY_LEN(words), "") : SHERD_OK;
 }
 
+/* Ranks that its launcher would start; compared with those there are once these are known. */
+static int take_ranks(struct foreign *f)
+{
+    const struct foreign_item *ranks = foreign_get(f, "num_processes");
+    const struct foreign_item *hosts = foreign_get(f, "num_machines");
+    struct config_late *late = &f->origin->late;
+    if (hosts)
+        SHERD_TRY(foreign_remark(f, CONFIG_IDLE, hosts->path, LAUNCH));
+    if (!ranks)
+        return SHERD_OK;
+    late->hosts = hosts ? foreign_real(hosts) : 1;
+    late->ranks = (struct config_place){ foreign_where(f, ranks), ranks->path, foreign_real(ranks) };
+    return late->ranks.where ? SHERD_OK : SHERD_ENOMEM;
+}
+
+int accelerate_ranks(struct sherd_config *config, int world)
+{
+    struct config_origin *origin = config->origin;
+    const struct config_late *late = &origin->late;
+    struct foreign f = { config, origin, &foreign_accelerate, origin->name, NULL };
+    double ranks = late->ranks.value, hosts = late->hosts;
+    if (!late->ranks.where)
+        return SHERD_OK;
+    if (world == 0 || ranks < 1 || ranks == world) /* below 1 it leaves the number to Slurm */
+        return foreign_remark(&f, CONFIG_IDLE, late->ranks.theirs, LAUNCH);
+    if (hosts > 1)
+        return foreign_remark(&f, CONFIG_DIFFERENT, late->ranks.theirs,
+            "%g ranks on %g hosts there, %d here; `sherd launch --nnodes %g --nproc-per-node %g` on each host starts "
+            "as many",
+            ranks, hosts, world, hosts, ranks / hosts);
+    return foreign_remark(&f, CONFIG_DIFFERENT, late->ranks.theirs,
+        "%g rank%s there, %d here; --ranks %g starts as many", ranks, ranks > 1 ? "s" : "", world, ranks);
+}
+
 static int translate(struct foreign *f)
 {
     static const char *const types[] = { "FSDP", "DEEPSPEED", "MULTI_GPU", "MULTI_CPU", "NO" };
@@ -221,6 +255,7 @@ static int translate(struct foreign *f)
         return FOREIGN_FAIL(f, fsdp, "belongs to distributed_type FSDP, not %s; remove one", types[which]);
     if (ds && which != 1)
         return FOREIGN_FAIL(f, ds, "belongs to distributed_type DEEPSPEED, not %s; remove one", types[which]);
+    SHERD_TRY(take_ranks(f));
     SHERD_TRY(take_precision(f, which == 0, which == 1));
     if (which == 0)
         SHERD_TRY(take_fsdp(f));

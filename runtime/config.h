@@ -82,7 +82,9 @@ struct config_late {
         double value;
     } ahead,         /* elements to gather ahead */
         lowest,      /* learning rate that the warm-up begins with */
-        coupled;     /* weight decay goes into the gradient; value: only together with momentum */
+        coupled,     /* weight decay goes into the gradient; value: only together with momentum */
+        ranks;       /* that the other system would start, */
+    double hosts;    /* on so many */
     int needs_batch; /* batch sizes must be given */
 };
 

@@ -18,6 +18,7 @@
 #include "runtime/engine.h"
 #include "runtime/meter.h"
 #include "runtime/reading.h"
+#include "runtime/resumed.h"
 #include "runtime/saving.h"
 
 #define PATH_BYTES 4096 /* of a checkpoint, as rank 0 tells it to all */
@@ -186,7 +187,9 @@ static int resume(struct run *r)
     if (r->rank == 0)
         log_info("resumed from %s: step %lld, %lld samples seen", found.text, (long long)r->engine->step,
             (long long)r->engine->samples_seen);
-    return SHERD_OK;
+    int st =
+        r->rank == 0 ? resumed_tell(found.text, &r->config, r->engine->step, r->engine->skipped) : SHERD_OK;
+    return comm_agree(r->engine->comm, st);
 }
 
 static int save(struct run *r, int last)

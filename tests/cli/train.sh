@@ -19,8 +19,12 @@ has err "ranks 0-1 of 2"
 grep -q 'wait at' err && complain "a refused start tells of ranks that wait"
 run 1 train tiny.yaml --set model.width=48 --resume
 cmp -s run/config.yaml config.before || complain "a refused start replaced config.yaml"
+cp -r run kept
 run 0 train tiny.yaml --resume --set train.steps=9
 has err "resumed from"
+has err "learning rate: its curve goes over 9 steps now, not 6: 2.05e-04 at step 7, where it was to be 1.00e-04; schedule.steps=6"
+run 0 train tiny.yaml --resume --set train.steps=9 --set schedule.steps=6 --set run.dir=kept
+grep -q 'learning rate:' err && complain "the old curve is told as another one"
 run 1 train tiny.yaml --resume --set run.dir=nowhere
 has err "nowhere"
 run 0 train tiny.yaml --resume=auto --set run.dir=fresh --set train.steps=2

@@ -204,6 +204,34 @@ static void refusals(void **state)
         expect_fail(bad[i].text, bad[i].message);
 }
 
+/* Another number of ranks than its launcher would start is told with the way to start as many. */
+static void ranks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int world;
+        const char *remark;
+    } t[] = {
+        { "num_processes: 4\n", 0, "  num_processes: ranks are started by --ranks" },
+        { "num_processes: 4\n", 4, "  num_processes: ranks are started by --ranks" },
+        { "num_processes: -1\n", 4, "  num_processes: ranks are started by --ranks" },
+        { "num_processes: 4\n", 2,
+            "to know:\n  num_processes: 4 ranks there, 2 here; --ranks 4 starts as many" },
+        { "num_processes: 1\n", 2, "num_processes: 1 rank there, 2 here" },
+        { "num_machines: 2\nnum_processes: 8\n", 1,
+            "num_processes: 8 ranks on 2 hosts there, 1 here; `sherd launch --nnodes 2 --nproc-per-node 4`" },
+        { "num_machines: 2\nnum_processes: 8\n", 8, "  num_machines: ranks are started by --ranks" },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(t); i++) {
+        struct sherd_config c;
+        ASSERT_OK(sherd_config_parse(&c, t[i].text, strlen(t[i].text), "acc.yaml", NULL, 0, t[i].world));
+        expect_remark(&c, t[i].remark);
+        sherd_config_free(&c);
+    }
+    expect_fail("num_processes: many\n", "acc.yaml:1: num_processes: must be a whole number, not many");
+}
+
 /* The DeepSpeed file that it names is read as well, and must agree with it. */
 static void file_in_a_file(void **state)
 {
@@ -266,6 +294,7 @@ int main(void)
         cmocka_unit_test(half_precision),
         cmocka_unit_test(stages),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(ranks),
         cmocka_unit_test(file_in_a_file),
         cmocka_unit_test(every_row),
     };

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Learning rates: sherd's own curves at their corners, and DeepSpeed's three schedulers step by step against
- * their formulas written out here.
+ * Learning rates: sherd's own curves at their corners, DeepSpeed's three schedulers step by step against
+ * their formulas written out here, and what is told of a curve that is another one than before.
  */
 #include "tests/check.h"
 
 #include <math.h>
 
 #include "optim/optim.h"
+#include "runtime/resumed.h"
 
 static void expect(double got, double want, int64_t step)
 {
@@ -89,12 +90,58 @@ static void deepspeeds_curves(void **state)
             }
 }
 
+static void expect_line(const struct sherd_config *before, const struct sherd_config *now, int64_t done,
+    int64_t skipped, const char *want)
+{
+    struct text line = { 0 };
+    resumed_rate(&line, before, now, done, skipped);
+    assert_int_equal(want != NULL, line.data != NULL);
+    if (want)
+        assert_string_equal(line.data, want);
+    text_finish(&line);
+}
+
+/* A run that goes on to more steps has another curve: that is told, unless nothing changes by it. */
+static void another_curve(void **state)
+{
+    (void)state;
+    struct sherd_config before = {
+        .optim.lr = 1, .schedule = { SHERD_LR_LINEAR, .min_lr = 0.5 }, .train.steps = 10
+    };
+    struct sherd_config now = before;
+    expect_line(&before, &now, 10, 0, NULL);
+    now.train.steps = 20;
+    expect_line(&before, &now, 10, 0,
+        "learning rate: its curve goes over 20 steps now, not 10: 7.25e-01 at step 11, where it was to be "
+        "5.00e-01; schedule.steps=10 keeps the old curve");
+    expect_line(&before, &now, 6, 2,
+        "learning rate: its curve goes over 20 steps now, not 10: 8.75e-01 at step 7, where it was to be "
+        "7.50e-01; schedule.steps=10 keeps the old curve");
+    now.schedule.steps = 10;
+    expect_line(&before, &now, 10, 0, NULL);
+    now.optim.lr = 2;
+    expect_line(&before, &now, 10, 0,
+        "learning rate: optim.lr or schedule.* are not what they were: 1.00e+00 at step 11, where it was to be "
+        "5.00e-01");
+    before.schedule.kind = now.schedule.kind = SHERD_LR_CONSTANT;
+    now.optim.lr = 1;
+    now.schedule.steps = 0;
+    expect_line(&before, &now, 10, 0, NULL);
+    /* The same rate for some steps yet, and then another. */
+    before.schedule.kind = now.schedule.kind = SHERD_LR_WSD;
+    before.schedule.decay = now.schedule.decay = 4;
+    expect_line(&before, &now, 3, 0,
+        "learning rate: its curve goes over 20 steps now, not 10: 1.00e+00 at step 7, where it was to be "
+        "8.75e-01; schedule.steps=10 keeps the old curve");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(own_curves),
         cmocka_unit_test(fractions),
         cmocka_unit_test(deepspeeds_curves),
+        cmocka_unit_test(another_curve),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
