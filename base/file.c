@@ -64,6 +64,13 @@ int file_may(const char *call, const char *path, size_t *bytes)
     return err == 0;
 }
 
+const char *file_way_out(int err)
+{
+    if (err == ENOSPC || err == EDQUOT)
+        return "; free some there, or write elsewhere";
+    return err == EFBIG ? "; raise the limit of file sizes (ulimit -f), or write to another file system" : "";
+}
+
 /* "cannot VERB 'path': reason", from errno. */
 static int io_fail(const char *verb, const char *path)
 {
@@ -71,7 +78,7 @@ static int io_fail(const char *verb, const char *path)
     int status = err == ENOENT || err == ENOTDIR ? SHERD_ENOTFOUND
                  : err == EEXIST                 ? SHERD_EEXISTS
                                                  : SHERD_EIO;
-    return SHERD_FAIL(status, "cannot %s '%s': %s", verb, path, strerror(err));
+    return SHERD_FAIL(status, "cannot %s '%s': %s%s", verb, path, strerror(err), file_way_out(err));
 }
 
 int file_map(struct file_map *out, const char *path)

@@ -67,6 +67,9 @@ int file_free_space(uint64_t *out, const char *path);
  * where the file system has no locks. */
 int file_lock(int *fd, const char *path);
 
+/* What to do about an errno of a write, to be put behind its text: "; free some there, ...", or "". */
+const char *file_way_out(int err);
+
 /* Whoever wants to know that this thread gets on with files: told before every call that changes a file
  * system, and with every piece that was read or synced, so that long work is told from work that hangs.
  * Returns who was told before, to be put back; fn NULL = nobody. */

@@ -71,7 +71,8 @@ static void keep_result(struct write_op *op, int status)
 
 static void fail_op(struct write_queue *q, struct write_op *op, int err)
 {
-    keep_result(op, SHERD_FAIL(SHERD_EIO, "cannot write '%s': %s", op->path, strerror(err)));
+    keep_result(
+        op, SHERD_FAIL(SHERD_EIO, "cannot write '%s': %s%s", op->path, strerror(err), file_way_out(err)));
     append(&q->ready, op);
 }
 

@@ -42,6 +42,8 @@ int megatron_parse(
     struct token_file *file, const uint8_t *index, size_t index_bytes, const char *name, uint64_t bytes);
 
 #define SET_JSON "tokens.json"
+#define SHARD_NAME "tokens-" /* begins the names of its files */
+#define SHARD_PART ".part"   /* ends the name of the one that is being written */
 #define SET_FORMAT "sherd-tokens"
 #define SET_VERSION 1
 #define SET_BYTES ((size_t)64 << 20)

@@ -215,7 +215,7 @@ static int flush(struct job *job)
 
 static int open_shard(struct job *job)
 {
-    job->part = mem_printf("%s/tokens-%06d.part", job->desc->to, job->result->files + 1);
+    job->part = mem_printf("%s/" SHARD_NAME "%06d" SHARD_PART, job->desc->to, job->result->files + 1);
     if (!job->part)
         return SHERD_ENOMEM;
     SHERD_TRY(file_open_new(&job->fd, job->part));
@@ -238,7 +238,7 @@ static int close_shard(struct job *job)
     int fd = job->fd;
     job->fd = -1;
     SHERD_TRY(file_close(fd, job->part));
-    char *name = mem_printf("tokens-%06d.bin", ++job->result->files);
+    char *name = mem_printf(SHARD_NAME "%06d.bin", ++job->result->files);
     char *path = name ? mem_printf("%s/%s", job->desc->to, name) : NULL;
     st = path ? file_rename(job->part, path) : SHERD_ENOMEM;
     if (st == SHERD_OK && json_array_append_new(job->files,
@@ -449,6 +449,9 @@ int sherd_tokenize(const struct sherd_tokenize_desc *desc, struct sherd_tokenize
         st = text ? status_adopt(st, text) : st;
         mem_free(text);
     }
+    if (st == SHERD_EIO)
+        st = status_context(
+            st, "%s: not made (of %d bytes a token), and nothing is left of it", desc->to, job.width);
     out->seconds = clock_seconds() - begin;
     return st;
 }

@@ -20,8 +20,9 @@
 #define MAX_DEPTH 64      /* folders in folders */
 
 /* Why entries of folders were passed over. */
-enum skip { SKIP_HIDDEN, SKIP_EMPTY, SKIP_BINARY, SKIP_NAME, SKIP_KIND, SKIPS };
-static const char *const skip_text[SKIPS] = { "hidden", "empty", "binary", "not named .bin", "not a file" };
+enum skip { SKIP_HIDDEN, SKIP_EMPTY, SKIP_BINARY, SKIP_NAME, SKIP_KIND, SKIP_SET, SKIPS };
+static const char *const skip_text[SKIPS] = { "hidden", "empty", "binary", "not named .bin", "not a file",
+    "folder of token files" };
 
 struct tokens {
     const char *what; /* borrowed during tokens_open only */
@@ -115,22 +116,50 @@ static int add_set(struct tokens *t, const char *folder, const char *list)
     return st;
 }
 
-/* Token files read as bytes are passed over as binary, and what lies beside them would be trained on instead.
- * A tokens.json of another kind is text as any other. */
-static int refuse_set(const struct tokens *t, const char *folder, const char *list)
+/* Whether the folder is one of token files. A tokens.json of another kind is text as any other. */
+static int is_set(const char *list, int *yes)
 {
     struct token_set set;
     char *text;
     size_t bytes;
+    *yes = 0;
     SHERD_TRY(file_read_text(&text, &bytes, list, SET_BYTES));
     int st = set_parse(&set, text, bytes, list);
     mem_free(text);
     if (st != SHERD_OK)
         return st == SHERD_ENOMEM ? st : SHERD_OK;
     set_finish(&set);
+    *yes = 1;
+    return SHERD_OK;
+}
+
+/* Where bytes are wanted, token files would be passed over as binary and what lies beside them be trained on.
+ * A folder of them that was named is refused; below one of text it is passed over. */
+static int pass_set(struct tokens *t, const char *folder, const char *list, int depth, int *yes)
+{
+    SHERD_TRY(is_set(list, yes));
+    if (!*yes)
+        return SHERD_OK;
+    if (depth == 0)
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "%s: %s holds token files, but data.format is bytes; set it to auto, or name the text itself",
+            t->what, folder);
+    log_warn("%s: %s holds token files, and data.format is bytes: passed over", t->what, folder);
+    t->skipped[SKIP_SET]++;
+    return SHERD_OK;
+}
+
+/* What `sherd tokenize` has not ended is not all of the text, though the files before are whole. */
+static int refuse_part(const struct tokens *t, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (t->format == SHERD_DATA_BYTES || !text_starts(slash ? slash + 1 : path, SHARD_NAME) ||
+        !text_ends(path, SHARD_PART))
+        return SHERD_OK;
     return SHERD_FAIL(SHERD_ECONFIG,
-        "%s: %s holds token files, but data.format is bytes; set it to auto, or name the text itself",
-        t->what, folder);
+        "%s: %s: `sherd tokenize` is at work here, or was stopped; wait for it, or take the folder away and run it "
+        "again",
+        t->what, path);
 }
 
 static int walk(struct tokens *t, const char *folder, int depth);
@@ -147,8 +176,10 @@ static int walk_entry(struct tokens *t, const char *path, int depth)
     }
     if (S_ISDIR(link.st_mode))
         return walk(t, path, depth + 1);
-    if (S_ISREG(target.st_mode))
+    if (S_ISREG(target.st_mode)) {
+        SHERD_TRY(refuse_part(t, path));
         return add_file(t, path, 1);
+    }
     t->skipped[SKIP_KIND]++;
     return SHERD_OK;
 }
@@ -162,13 +193,13 @@ static int walk(struct tokens *t, const char *folder, int depth)
     char *list = mem_printf("%s/" SET_JSON, folder);
     if (!list)
         return SHERD_ENOMEM;
-    int is_set = (t->format == SHERD_DATA_AUTO || t->format == SHERD_DATA_LLMC) && file_exists(list);
-    if (is_set)
+    int done = (t->format == SHERD_DATA_AUTO || t->format == SHERD_DATA_LLMC) && file_exists(list);
+    if (done)
         st = add_set(t, folder, list);
-    else if (t->format == SHERD_DATA_BYTES && depth == 0 && file_exists(list))
-        st = refuse_set(t, folder, list);
+    else if (t->format == SHERD_DATA_BYTES && file_exists(list))
+        st = pass_set(t, folder, list, depth, &done);
     mem_free(list);
-    if (is_set || st != SHERD_OK)
+    if (done || st != SHERD_OK)
         return st;
     SHERD_TRY(file_list(&names, &n, folder));
     for (int i = 0; i < n && st == SHERD_OK; i++) {

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Token files: formats, headers and sizes that are wrong, folders, several files as one stream.
+ * Token files: formats, headers and sizes that are wrong, folders, several files as one stream, and what is
+ * left of `sherd tokenize` where it did not end.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/check.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
+
+#include <sherd/data.h>
 
 #include "base/file.h"
 #include "base/status.h"
@@ -336,6 +335,86 @@ static void folders_are_walked_in_byte_order(void **state)
     refuse("bins", SHERD_DATA_AUTO, 0, SHERD_ECONFIG, "bins/README looks like bytes", "data.format");
 }
 
+/* tokenize of `file` by bytes, 100 tokens a file. */
+static int tokenize(const char *file, const char *to)
+{
+    struct sherd_tokenizer *t;
+    struct sherd_tokenize_result result;
+    ASSERT_OK(sherd_tokenizer_open(&t, "bytes"));
+    int st = sherd_tokenize(
+        &(struct sherd_tokenize_desc){
+            .tokenizer = t, .paths = &file, .n_paths = 1, .to = to, .end = 256, .shard = 100, .threads = 1 },
+        &result);
+    sherd_tokenizer_close(t);
+    return st;
+}
+
+static int calls, fail_at;
+
+static int full_disk(const char *call, const char *path, size_t *bytes)
+{
+    (void)path;
+    (void)bytes;
+    return (!strcmp(call, "write") || !strcmp(call, "create")) && ++calls == fail_at ? ENOSPC : 0;
+}
+
+/* Whichever write finds the disk full: nothing is left that could be taken for the tokens of the text. */
+static void a_full_disk_leaves_no_tokens(void **state)
+{
+    (void)state;
+    char text[251] = { 0 };
+    memset(text, 'x', 250);
+    write_text("long", text);
+    int st = SHERD_EIO;
+    assert_int_equal(file_mkdirs("there"), SHERD_OK);
+    for (fail_at = 1; st != SHERD_OK; fail_at++) {
+        calls = 0;
+        file_hook(full_disk);
+        st = tokenize("long", fail_at % 2 ? "full" : "there");
+        file_hook(NULL);
+        if (st == SHERD_OK)
+            break;
+        assert_int_equal(st, SHERD_EIO);
+        ASSERT_CONTAINS(sherd_error(), "not made (of 2 bytes a token), and nothing is left of it: cannot ");
+        ASSERT_CONTAINS(sherd_error(), "No space left on device; free some there, or write elsewhere");
+        assert_false(file_exists("full"));
+        assert_int_equal(rmdir("there"), 0); /* it was there before and is empty again */
+        assert_int_equal(file_mkdirs("there"), SHERD_OK);
+    }
+    assert_true(fail_at > 9); /* three files of tokens and the list, each created and written */
+}
+
+/* Files of a run of `sherd tokenize` that was killed are whole, but not all of them. */
+static void tokens_that_were_not_ended_are_refused(void **state)
+{
+    (void)state;
+    struct tokens *t;
+    write_text("few", "abc");
+    ASSERT_OK(tokenize("few", "set"));
+    assert_int_equal(open_one(&t, "set", SHERD_DATA_AUTO, 0), SHERD_OK);
+    tokens_close(t);
+    assert_int_equal(unlink("set/tokens.json"), 0);
+    write_text("set/tokens-000002.part", "");
+    refuse("set", SHERD_DATA_AUTO, 0, SHERD_ECONFIG, "set/tokens-000002.part", "run it again");
+    refuse("set", SHERD_DATA_LLMC, 0, SHERD_ECONFIG, "set/tokens-000002.part", "run it again");
+}
+
+/* Read as bytes, a folder of token files is no text: refused where it was named, passed over below text. */
+static void token_files_are_no_text(void **state)
+{
+    (void)state;
+    struct tokens *t;
+    assert_int_equal(file_mkdirs("both"), SHERD_OK);
+    write_text("both/text", "abc");
+    ASSERT_OK(tokenize("both/text", "both/set"));
+    refuse("both/set", SHERD_DATA_BYTES, 256, SHERD_ECONFIG, "both/set holds token files", "set it to auto");
+    assert_int_equal(open_one(&t, "both", SHERD_DATA_BYTES, 256), SHERD_OK);
+    expect_tokens(t, (int32_t[]){ 'a', 'b', 'c' }, 3);
+    assert_non_null(strstr(last_info, "passed over: 1 folder of token files"));
+    tokens_close(t);
+    refuse("both", SHERD_DATA_AUTO, 0, SHERD_ECONFIG, "looks like", "data.format");
+}
+
 static void missing_paths(void **state)
 {
     (void)state;
@@ -359,6 +438,9 @@ int main(void)
         cmocka_unit_test(bare_u16),
         cmocka_unit_test(token_outside_vocabulary),
         cmocka_unit_test(folders_are_walked_in_byte_order),
+        cmocka_unit_test(a_full_disk_leaves_no_tokens),
+        cmocka_unit_test(tokens_that_were_not_ended_are_refused),
+        cmocka_unit_test(token_files_are_no_text),
         cmocka_unit_test(missing_paths),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
