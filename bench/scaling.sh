@@ -125,7 +125,7 @@ selftest() {
 bench() {
     local st=0
     within 60
-    watched bench all_gather "$sherd" bench all --ranks "$gpus" --device $kind "${sizes[@]}" --json || st=$?
+    watched bench all_gather "$sherd" bench all --ranks "$gpus" --device $kind -R 1 "${sizes[@]}" --json || st=$?
     [ $st -eq 0 ] || fault bench "sherd bench"
     st=0
     within 90

@@ -35,7 +35,8 @@ static const char *const op_names[] = { "sum", "max", NULL };
 
 struct options {
     const char *what, *device, *first_text, *last_text, *step_text, *save;
-    int64_t ranks, factor, iters, warmup, cycles, check, expose, root;
+    int64_t ranks, factor, iters, warmup, cycles, check, root;
+    int64_t expose; /* -1 = not said */
     double timeout;
     int type, op, json;
     int from, to;            /* kinds */
@@ -377,6 +378,8 @@ static int run_or_launch(struct options *o, char *const *argv)
 {
     struct sherd_world world = { 0 };
     int launcher = 0, code = parse_kind(o);
+    if (o->expose < 0)
+        o->expose = o->save != NULL;
     if (code < 0)
         code = parse_sizes(o);
     if (code < 0)
@@ -403,15 +406,16 @@ static const char text[] =
     "Each call of a measurement works in other memory than the call before, within what the largest size\n"
     "takes: small sizes are not measured on what caches hold, unless -e is small too.\n\n"
     "SIZE is a number of bytes, with K, M or G a multiple of 1024, 1024^2 or 1024^3. Memory for the largest\n"
-    "size is taken once. With --local_register 1 the communicators prepare for it, as in training; sizes\n"
-    "whose part of a rank is not a multiple of 256 bytes use other memory, which is never prepared for.\n\n"
+    "size is taken once. With --local_register 1 the communicators prepare for it, as in training (-R 2 of\n"
+    "nccl-tests); sizes whose part of a rank is not a multiple of 256 bytes use other memory, which is never\n"
+    "prepared for. The default is ordinary memory, as in nccl-tests; --save measures what training uses.\n\n"
     "Under torchrun, mpirun or srun each process is one rank of their world; otherwise see --ranks.\n\n"
     "Exit status: 0 done, 1 wrong values or failed, 2 wrong command line, 3 another rank failed first,\n"
     "128 + n ended by signal n.";
 
 int cmd_bench(int argc, char **argv)
 {
-    struct options o = { .device = "cpu", .iters = 20, .warmup = 1, .cycles = 1, .check = 1, .expose = 1 };
+    struct options o = { .device = "cpu", .iters = 20, .warmup = 1, .cycles = 1, .check = 1, .expose = -1 };
     const struct arg args[] = {
         { "ranks", ARG_INT, &o.ranks, "N", "start N ranks on this host (default 1)", .min = 1, .max = 4096 },
         { "device", ARG_TEXT, &o.device, "NAME", "cpu, or cuda for one GPU a rank (default cpu)" },
@@ -434,8 +438,9 @@ int cmd_bench(int argc, char **argv)
             .letter = 'o' },
         { "root", ARG_INT, &o.root, "RANK", "of broadcast (default 0)", .min = 0, .max = 4095,
             .letter = 'r' },
-        { "local_register", ARG_INT, &o.expose, "0|1", "memory that communicators prepare for (default 1)",
-            .min = 0, .max = 1, .letter = 'R' },
+        { "local_register", ARG_INT, &o.expose, "0|1",
+            "memory that communicators prepare for (default 0; 1 with --save)", .min = 0, .max = 1,
+            .letter = 'R' },
         { "timeout", ARG_REAL, &o.timeout, "SECONDS", "without progress, to fail (default 600)", .min = 0,
             .max = 1e8, .letter = 'T' },
         { "save", ARG_TEXT, &o.save, "FILE",

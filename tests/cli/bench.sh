@@ -44,14 +44,16 @@ for ranks in 1 2 3; do
     [ "$(grep -cF '# Out of bounds values : 0 OK' out)" -eq 4 ] || complain "$ranks ranks: not four verdicts"
     [ "$(grep -cF '# Collective test concluded: ' out)" -eq 4 ] || complain "$ranks ranks: not four ends"
     empty err
+    has out " exposed: 0"
 done
 for type in bfloat16 half double int32 int64 uint8; do
     run 0 bench all --ranks 3 -b 1000 -e 2024 -i 512 -n 1 -w 0 -d $type
     rows 3 12
 done
-run 0 bench all_reduce --ranks 2 -b 16K -e 16K -n 1 -o max -R 0
+run 0 bench all_reduce --ranks 2 -b 16K -e 16K -n 1 -o max -R 1
 rows 2 1
 has out "    float     max      -1"
+has out " exposed: 1"
 run 0 bench all --ranks 2 -b 16 -e 4K -f 16 -n 9 -N 3
 rows 2 36
 run 0 bench broadcast --ranks 3 -b 1K -e 1K -n 1 -r 2
@@ -61,10 +63,12 @@ has out "     N/A"
 # a device file, and a plan by it
 run 0 bench all --ranks 2 -b 4K -e 256K -f 8 -n 2 --save dev.json
 rows 2 12
+has out " exposed: 1"
 make_tiny
 run 0 plan tiny.yaml --gpus 2 --device ./dev.json --json
 json 'r["forecast"]["gpus"] == 2 and all(x["step_seconds"] > x["compute"] * 0.999 > 0 for x in r["forecast"]["rows"])'
-run 0 bench all -b 4K -e 32K -f 8 -n 2 --save one.json
+run 0 bench all -b 4K -e 32K -f 8 -n 2 -R 0 --save one.json
+has out " exposed: 0"
 run 0 plan tiny.yaml --device ./one.json
 run 2 plan tiny.yaml --gpus 2 --device ./one.json
 has err "has no 'node'"
