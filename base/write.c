@@ -33,6 +33,9 @@ struct write_queue {
     struct list ready; /* finished, not taken */
 #ifdef SHERD_URING
     struct io_uring ring;
+    struct list unsent; /* in the ring, not taken by the system */
+    int under_way;      /* taken, not answered */
+    int broken;         /* why the system takes nothing any more; 0 = it does */
 #endif
     /* with threads */
     pthread_t threads[THREADS];
@@ -86,6 +89,30 @@ static int leave_direct(struct write_op *op, int err)
     return 1;
 }
 
+/* The system lacks something now, which an answer that is still to come may free. */
+static int may_pass(const struct write_queue *q, int err)
+{
+    return (err == EAGAIN || err == EBUSY) && q->under_way > 0;
+}
+
+/* Offers what is in the ring. What the system does not take goes with its next answer; where none is to come,
+ * it is finished with that failure, and so is all that follows: the ring cannot be emptied. */
+static void send_ring(struct write_queue *q)
+{
+    size_t bytes = 0;
+    int r = file_may("submit", q->unsent.first->path, &bytes) ? -EINTR : -errno;
+    while (r == -EINTR)
+        r = io_uring_submit(&q->ring);
+    for (int i = 0; i < r; i++, q->under_way++)
+        take_first(&q->unsent);
+    int err = r < 0 ? -r : EAGAIN;
+    if (!q->unsent.first || may_pass(q, err))
+        return;
+    q->broken = err;
+    while (q->unsent.first)
+        fail_op(q, take_first(&q->unsent), err);
+}
+
 /* What is left of a write goes to the system; what cannot is finished with its failure. */
 static void submit(struct write_queue *q, struct write_op *op)
 {
@@ -94,6 +121,10 @@ static void submit(struct write_queue *q, struct write_op *op)
         if (leave_direct(op, errno))
             continue;
         fail_op(q, op, errno);
+        return;
+    }
+    if (q->broken) {
+        fail_op(q, op, q->broken);
         return;
     }
     bytes = MAX(bytes / op->align * op->align, MIN(op->align, op->bytes - op->done));
@@ -105,12 +136,8 @@ static void submit(struct write_queue *q, struct write_op *op)
     io_uring_prep_write(
         sqe, op->fd, (const char *)op->data + op->done, (unsigned)bytes, op->offset + op->done);
     io_uring_sqe_set_data(sqe, op);
-    int r;
-    do
-        r = io_uring_submit(&q->ring);
-    while (r == -EINTR || r == -EAGAIN || r == -EBUSY);
-    if (r < 0)
-        fail_op(q, op, -r);
+    append(&q->unsent, op);
+    send_ring(q);
 }
 
 /* Waits for one answer of the system: the write it belongs to is finished, or goes on. */
@@ -126,9 +153,12 @@ static int reap(struct write_queue *q)
     struct write_op *op = io_uring_cqe_get_data(cqe);
     int n = cqe->res;
     io_uring_cqe_seen(&q->ring, cqe);
+    q->under_way--;
+    if (q->unsent.first)
+        send_ring(q);
     if (n > 0)
         op->done += (size_t)n;
-    if (n < 0 && n != -EINTR && n != -EAGAIN && !leave_direct(op, -n))
+    if (n < 0 && n != -EINTR && !may_pass(q, -n) && !leave_direct(op, -n))
         fail_op(q, op, -n);
     else if (n == 0 && op->done < op->bytes)
         fail_op(q, op, ENOSPC);
@@ -185,6 +215,7 @@ int write_queue_create(struct write_queue **out, int depth, enum write_kind kind
     pthread_cond_init(&q->more, NULL);
     pthread_cond_init(&q->finished, NULL);
 #ifdef SHERD_URING
+    q->unsent.end = &q->unsent.first;
     q->uring = kind == WRITE_ANY && io_uring_queue_init((unsigned)depth, &q->ring, 0) == 0;
 #endif
     (void)depth;

@@ -2,12 +2,14 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * The queue of writes, by io_uring and by threads, through the page cache and past it: every byte arrives,
- * short writes are continued, writes that may not go past the page cache go through it, and a failure comes
- * out with the write that it belongs to.
+ * short writes are continued, writes that may not go past the page cache go through it, a system that can
+ * take none now is asked again when it has written others, and a failure comes out with the write that it
+ * belongs to.
  */
 #include "tests/check.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,10 +27,15 @@ static char root[] = "test-write-XXXXXX"; /* where the build lies: a disk, most 
 static atomic_int asked;
 static int fail_at, short_at, refuse_at; /* refuse_at: from there on, past the page cache */
 static int hook_fd;
+static int submits, busy_from, busy_to; /* hand-overs of a ring that the system does not take */
 
 static int hook(const char *call, const char *path, size_t *bytes)
 {
     (void)path;
+    if (!strcmp(call, "submit")) {
+        submits++;
+        return submits >= busy_from && submits < busy_to ? EAGAIN : 0;
+    }
     if (strcmp(call, "write"))
         return 0;
     int n = ++asked;
@@ -44,8 +51,18 @@ static unsigned char byte_at(size_t i)
     return (unsigned char)(i * 31 + i / 251);
 }
 
-/* Writes all pieces, last ones first; how many failed. */
-static int write_all(struct write_queue *q, int fd, size_t align, const unsigned char *data, const char *path)
+static void check_failure(int st, const char *path, const char *why)
+{
+    if (st == SHERD_OK)
+        return;
+    assert_int_equal(st, SHERD_EIO);
+    ASSERT_CONTAINS(sherd_error(), path);
+    ASSERT_CONTAINS(sherd_error(), why);
+}
+
+/* Writes all pieces, last ones first; how many failed, all for that reason. */
+static int write_all(
+    struct write_queue *q, int fd, size_t align, const unsigned char *data, const char *path, const char *why)
 {
     struct write_op ops[OPS], *op;
     int under_way = 0, failed = 0, taken = 0;
@@ -60,6 +77,7 @@ static int write_all(struct write_queue *q, int fd, size_t align, const unsigned
             int st = write_queue_take(q, &op);
             assert_non_null(op);
             assert_int_equal(op->status, st);
+            check_failure(st, path, why);
             failed += st != SHERD_OK;
             under_way--;
             taken++;
@@ -71,11 +89,7 @@ static int write_all(struct write_queue *q, int fd, size_t align, const unsigned
         int st = write_queue_take(q, &op);
         if (!op)
             break;
-        if (st != SHERD_OK) {
-            assert_int_equal(st, SHERD_EIO);
-            ASSERT_CONTAINS(sherd_error(), path);
-            ASSERT_CONTAINS(sherd_error(), "No space left");
-        }
+        check_failure(st, path, why);
         failed += st != SHERD_OK;
         taken++;
     }
@@ -116,7 +130,8 @@ static void try(enum write_kind kind, int want_direct)
         hook_fd = fd;
         ASSERT_OK(write_queue_create(&q, DEPTH, kind));
         assert_true(kind == WRITE_ANY || !strcmp(write_queue_name(q), "threads"));
-        assert_int_equal(write_all(q, fd, direct ? FILE_DIRECT_ALIGN : 1, data, path), fault == 2);
+        assert_int_equal(
+            write_all(q, fd, direct ? FILE_DIRECT_ALIGN : 1, data, path, "No space left"), fault == 2);
         write_queue_destroy(q);
         assert_int_equal(file_is_direct(fd), direct && fault != 3);
         ASSERT_OK(file_close(fd, path));
@@ -125,6 +140,45 @@ static void try(enum write_kind kind, int want_direct)
         ASSERT_OK(file_remove_tree(path));
     }
     mem_free(data);
+}
+
+/* The system refuses hand-overs busy_from to busy_to of a ring. */
+static void try_busy(int from, int to, int want_failed)
+{
+    struct write_queue *q;
+    unsigned char *data = mem_aligned(FILE_DIRECT_ALIGN, OPS * PIECE);
+    char path[64];
+    int fd;
+    for (size_t i = 0; i < OPS * PIECE; i++)
+        data[i] = byte_at(i);
+    snprintf(path, sizeof(path), "%s/busy", root);
+    ASSERT_OK(file_open_new(&fd, path));
+    short_at = fail_at = refuse_at = submits = 0;
+    busy_from = from;
+    busy_to = to;
+    ASSERT_OK(write_queue_create(&q, DEPTH, WRITE_ANY));
+    assert_int_equal(write_all(q, fd, 1, data, path, "Resource temporarily unavailable"), want_failed);
+    write_queue_destroy(q);
+    busy_from = busy_to = 0;
+    ASSERT_OK(file_close(fd, path));
+    if (!want_failed)
+        check_file(path);
+    ASSERT_OK(file_remove_tree(path));
+    mem_free(data);
+}
+
+static void a_busy_system_is_asked_again_or_told(void **state)
+{
+    (void)state;
+    struct write_queue *q;
+    ASSERT_OK(write_queue_create(&q, DEPTH, WRITE_ANY));
+    int uring = !strcmp(write_queue_name(q), "io_uring");
+    write_queue_destroy(q);
+    if (!uring)
+        skip();
+    try_busy(3, 6, 0);
+    try_busy(3, INT_MAX, OPS - 2); /* the first two are written, and free nothing */
+    try_busy(1, 2, OPS);           /* nothing is under way that could free anything */
 }
 
 static int refusals;
@@ -187,6 +241,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_way),
+        cmocka_unit_test(a_busy_system_is_asked_again_or_told),
         cmocka_unit_test(a_lock_names_its_holder),
     };
     return cmocka_run_group_tests(tests, enter, leave);
