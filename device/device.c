@@ -247,7 +247,8 @@ void sherd_device_read(const struct sherd_device *dev, struct sherd_device_count
     out->bytes = __atomic_load_n(&dev->bytes, __ATOMIC_RELAXED);
     out->peak_bytes = __atomic_load_n(&dev->peak_bytes, __ATOMIC_RELAXED);
     out->library_bytes = __atomic_load_n(&dev->library_bytes, __ATOMIC_RELAXED);
-    out->ops = __atomic_load_n(&dev->op_calls, __ATOMIC_RELAXED);
+    out->ops = __atomic_load_n(&dev->op_calls, __ATOMIC_RELAXED) +
+               __atomic_load_n(&dev->apart_calls, __ATOMIC_RELAXED);
     out->flops = dev->flops;
 }
 
@@ -396,7 +397,7 @@ static int call_op(struct sherd_queue *queue, enum op_index op, const void *args
     struct sherd_device *dev = queue->dev;
     if (!dev->ops->op[op])
         return SHERD_FAIL(SHERD_EUNSUPPORTED, "%s: device %s cannot do it", op_names[op], dev->name);
-    __atomic_add_fetch(&dev->op_calls, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(queue->apart ? &dev->apart_calls : &dev->op_calls, 1, __ATOMIC_RELAXED);
     double flops = op_flops(op, args);
     if (flops > 0)
         dev->flops += flops;

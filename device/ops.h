@@ -97,9 +97,10 @@ struct sherd_device {
     struct device_probe *probe;   /* NULL: nobody looks, which costs nothing; borrowed */
     struct device_blocks *blocks; /* sizes of the allocations held, for the counters; device.c's own */
     /* counters, atomic */
-    uint64_t allocs, bytes, peak_bytes, op_calls;
-    uint64_t library_bytes; /* the kind's to add to */
-    double flops;           /* written by the thread that submits; read at rest */
+    uint64_t allocs, bytes, peak_bytes;
+    uint64_t op_calls, apart_calls; /* of queues that are not apart, and of those that are */
+    uint64_t library_bytes;         /* the kind's to add to */
+    double flops;                   /* written by the thread that submits; read at rest */
 };
 
 struct sherd_queue {

@@ -127,7 +127,8 @@ static void add_sent(struct sherd_comm_counters *to, const struct sherd_comm_cou
     }
 }
 
-/* What was counted while recording was not done: it counts at each launch. */
+/* What was counted while recording was not done: it counts at each launch. What a save did meanwhile was
+ * done, and is counted apart. */
 static void take_counts(struct sherd_engine *e, const struct counts *before)
 {
     struct engine_graph *g = &e->graph;

@@ -6,9 +6,13 @@
 #include "tests/check.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include <sherd/ops.h>
 
 #include "base/mem.h"
 #include "base/rng.h"
@@ -153,6 +157,37 @@ static int collect(struct sherd_engine *e, const char *what, float **out, int64_
     return st;
 }
 
+/* Work on a device beside the steps. */
+struct beside {
+    struct sherd_queue *queue;
+    pthread_t thread;
+    atomic_int stop;
+    uint64_t ops;
+};
+
+static void *work_beside(void *arg)
+{
+    struct beside *b = arg;
+    char byte;
+    for (; !atomic_load(&b->stop); b->ops++)
+        T_OK(sherd_fill(b->queue, &(struct sherd_fill){ .dst = &byte, .bytes = 1 }));
+    return NULL;
+}
+
+static void start_beside(struct beside *b, struct sherd_device *dev)
+{
+    T_OK(sherd_queue_create(&b->queue, dev, SHERD_QUEUE_COMPUTE)); /* done in the thread that asks */
+    b->queue->apart = 1;
+    T_TRUE(pthread_create(&b->thread, NULL, work_beside, b) == 0);
+}
+
+static void stop_beside(struct beside *b)
+{
+    atomic_store(&b->stop, 1);
+    pthread_join(b->thread, NULL);
+    sherd_queue_destroy(b->queue);
+}
+
 static int run_steps(struct job *job, int rank, struct sherd_engine *e)
 {
     struct sherd_batch micro[16];
@@ -160,6 +195,11 @@ static int run_steps(struct job *job, int rank, struct sherd_engine *e)
     struct sherd_comm_counters before, gather_before;
     int st = SHERD_OK;
     uint64_t allocs = 0;
+    struct sherd_device_counters begin, end;
+    struct beside beside = { 0 };
+    sherd_device_read(e->dev, &begin);
+    if (job->beside)
+        start_beside(&beside, e->dev);
     sherd_comm_read(e->comm, &gather_before);
     sherd_comm_read(e->reduce_comm, &before);
     for (int s = 0; s < job->steps && st == SHERD_OK; s++) {
@@ -174,8 +214,12 @@ static int run_steps(struct job *job, int rank, struct sherd_engine *e)
         if (rank == 0 && st == SHERD_OK)
             job->stats[stats.step - 1] = stats;
     }
+    if (job->beside)
+        stop_beside(&beside);
     if (rank == 0) {
         struct sherd_comm_counters a, b;
+        sherd_device_read(e->dev, &end);
+        job->ops = end.ops - begin.ops - beside.ops;
         sherd_comm_read(e->comm, &a);
         sherd_comm_read(e->reduce_comm, &b);
         for (int i = 0; i < SHERD_COLLECTIVES; i++) {

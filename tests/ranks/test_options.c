@@ -217,6 +217,24 @@ static void a_step_kept_as_one_piece_changes_nothing(void **state)
             }
 }
 
+static void launches_count_the_step_alone(void **state)
+{
+    (void)state;
+    struct job alone = job_default(), beside;
+    alone.world = 2;
+    alone.steps = 8;
+    alone.graph = 1;
+    beside = alone;
+    beside.beside = 1;
+    job_pass(&alone);
+    job_pass(&beside);
+    job_same_bits(&beside, &alone);
+    assert_int_equal(beside.launches, 6);
+    assert_int_equal(beside.ops, alone.ops);
+    job_free(&alone);
+    job_free(&beside);
+}
+
 /* Blocks' gradients rest in what the blocks saved, where a step has one micro-batch; the tied root saves
  * nothing, so its gradient has a place of its own. */
 static void gradients_rest_where_values_were(void **state)
@@ -267,6 +285,7 @@ int main(void)
         cmocka_unit_test(bf16_states_agree),
         cmocka_unit_test(overlap_prefetch_poison_and_delay_change_nothing),
         cmocka_unit_test(a_step_kept_as_one_piece_changes_nothing),
+        cmocka_unit_test(launches_count_the_step_alone),
         cmocka_unit_test(gradients_rest_where_values_were),
         cmocka_unit_test(a_step_allocates_nothing),
     };
