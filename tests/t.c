@@ -139,15 +139,17 @@ static int is_async(const struct rank *rank)
     return (rank->mode & T_ASYNC) != 0;
 }
 
+/* Beside a GPU the threads draw weights, and a host with GPUs has many cores. */
 static void open_device(struct rank *rank)
 {
     char name[32];
-    if (strcmp(device_kind, "cpu") == 0)
+    int cpu = strcmp(device_kind, "cpu") == 0;
+    if (cpu)
         snprintf(name, sizeof(name), "cpu");
     else
         snprintf(name, sizeof(name), "%s:%d", device_kind, rank->index);
-    T_OK(sherd_device_open(
-        &rank->dev, &(struct sherd_device_desc){ .name = name, .threads = 1, .async = is_async(rank) }));
+    T_OK(sherd_device_open(&rank->dev,
+        &(struct sherd_device_desc){ .name = name, .threads = cpu ? 1 : 8, .async = is_async(rank) }));
 }
 
 /* The rank from its communicator on, in its own thread or process. */

@@ -22,6 +22,7 @@
 
 #define STEPS 6
 #define MOST_STEPS 20
+#define MOST_TRIALS 16
 #define RANKS 2
 
 struct trial {
@@ -123,9 +124,8 @@ static void hash_weights(struct trial *t, int rank, struct sherd_engine *e)
         t->weights = hash;
 }
 
-static void run(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+static void run_one(int rank, struct sherd_comm *comm, struct sherd_device *dev, struct trial *t)
 {
-    struct trial *t = ctx;
     struct sherd_config c;
     struct sherd_model *model;
     struct sherd_engine *e;
@@ -158,15 +158,34 @@ static void run(int rank, struct sherd_comm *comm, struct sherd_device *dev, voi
     sherd_config_free(&c);
 }
 
-/* The trial as it ran: results come back through memory that the ranks share with the test. */
-static struct trial result_of(struct trial t)
+struct trials {
+    int n;
+    struct trial t[MOST_TRIALS];
+};
+
+static void run(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
 {
-    struct trial *shared = t_shared(sizeof(*shared));
-    *shared = t;
+    struct trials *all = ctx;
+    for (int i = 0; i < all->n; i++)
+        run_one(rank, comm, dev, &all->t[i]);
+}
+
+/* The trials as they ran, one after the other in the same two processes: to start these takes longer than a
+ * small trial. Results come back through memory that the ranks share with the test. */
+static void results_of(struct trials *all)
+{
+    struct trials *shared = t_shared(sizeof(*shared));
+    *shared = *all;
     t_ranks(RANKS, T_PROCESSES, run, shared);
-    t = *shared;
+    *all = *shared;
     t_shared_free(shared, sizeof(*shared));
-    return t;
+}
+
+static struct trial *add(struct trials *all, struct trial t)
+{
+    assert_true(all->n < MOST_TRIALS);
+    all->t[all->n] = t;
+    return &all->t[all->n++];
 }
 
 static void same(const struct trial *a, const struct trial *b, const char *what)
@@ -183,18 +202,19 @@ static void test_stages(void **state)
 {
     (void)state;
     for (int type = 0; type < 3; type++) {
+        struct trials all = { 0 };
         struct trial base = small();
         base.param = type ? SHERD_BF16 : SHERD_F32;
         base.reduce = type == 2 ? SHERD_BF16 : SHERD_F32;
-        struct trial first = result_of(base), again = result_of(base);
-        assert_true(first.stats[STEPS - 1].loss < first.stats[0].loss + 0.5);
-        same(&again, &first, "the same run twice");
-        for (int stage = 1; stage <= 3; stage++) {
-            base.stage = stage;
-            struct trial other = result_of(base);
-            char what[32];
-            snprintf(what, sizeof(what), "type %d stage %d", type, stage);
-            same(&other, &first, what);
+        add(&all, base);
+        for (base.stage = 0; base.stage <= 3; base.stage++)
+            add(&all, base);
+        results_of(&all);
+        assert_true(all.t[0].stats[STEPS - 1].loss < all.t[0].stats[0].loss + 0.5);
+        for (int i = 1; i < all.n; i++) {
+            char what[48];
+            snprintf(what, sizeof(what), "type %d, run %d of stage %d", type, i, all.t[i].stage);
+            same(&all.t[i], &all.t[0], what);
         }
     }
 }
@@ -202,20 +222,26 @@ static void test_stages(void **state)
 static void test_order(void **state)
 {
     (void)state;
+    struct trials all = { 0 };
     for (int stage = 2; stage <= 3; stage++) {
         struct trial base = small();
         base.stage = stage;
         base.accum = 2;
         base.overlap = 0;
-        struct trial plain = result_of(base);
-        for (int prefetch = 0; prefetch <= 2; prefetch++) {
-            base.overlap = base.poison = 1;
-            base.prefetch = prefetch;
-            struct trial other = result_of(base);
-            char what[48];
-            snprintf(what, sizeof(what), "stage %d prefetch %d", stage, prefetch);
-            same(&other, &plain, what);
-        }
+        add(&all, base);
+        base.overlap = base.poison = 1;
+        for (base.prefetch = 0; base.prefetch <= 2; base.prefetch++)
+            add(&all, base);
+    }
+    results_of(&all);
+    const struct trial *plain = NULL;
+    for (int i = 0; i < all.n; i++) {
+        char what[48];
+        snprintf(what, sizeof(what), "stage %d prefetch %d", all.t[i].stage, all.t[i].prefetch);
+        if (all.t[i].overlap)
+            same(&all.t[i], plain, what);
+        else
+            plain = &all.t[i];
     }
 }
 
@@ -224,20 +250,27 @@ static void test_order(void **state)
 static void test_slow(void **state)
 {
     (void)state;
+    struct trials all = { 0 };
     for (int stage = 0; stage <= 3; stage++) {
         struct trial base = small();
         base.stage = stage;
         base.accum = 2;
-        struct trial plain = result_of(base);
+        add(&all, base);
         base.poison = 1;
-        for (int prefetch = stage == 3 ? 0 : 1; prefetch <= (stage == 3 ? 2 : 1); prefetch++) {
-            base.delay_us = 400;
-            base.prefetch = prefetch;
-            struct trial slow = result_of(base);
-            char what[48];
-            snprintf(what, sizeof(what), "slowed, stage %d prefetch %d", stage, prefetch);
-            same(&slow, &plain, what);
-        }
+        base.delay_us = 400;
+        int most = stage == 3 ? 2 : 1;
+        for (base.prefetch = stage == 3 ? 0 : 1; base.prefetch <= most; base.prefetch++)
+            add(&all, base);
+    }
+    results_of(&all);
+    const struct trial *plain = NULL;
+    for (int i = 0; i < all.n; i++) {
+        char what[48];
+        snprintf(what, sizeof(what), "slowed, stage %d prefetch %d", all.t[i].stage, all.t[i].prefetch);
+        if (all.t[i].delay_us)
+            same(&all.t[i], plain, what);
+        else
+            plain = &all.t[i];
     }
 }
 
@@ -248,19 +281,24 @@ static void test_slow(void **state)
 static void test_cpu(void **state)
 {
     (void)state;
+    struct trials gpu = { 0 }, cpu;
     for (int stage = 0; stage <= 3; stage += 3) {
         struct trial base = small();
-        double worst = 0;
         base.stage = stage;
         base.steps = MOST_STEPS;
-        struct trial gpu = result_of(base);
-        t_device("cpu");
-        struct trial cpu = result_of(base);
-        t_device("cuda");
+        add(&gpu, base);
+    }
+    cpu = gpu;
+    results_of(&gpu);
+    t_device("cpu");
+    results_of(&cpu);
+    t_device("cuda");
+    for (int i = 0; i < gpu.n; i++) {
+        double worst = 0;
         for (int s = 0; s < MOST_STEPS; s++)
-            worst = fmax(worst, fabs(gpu.stats[s].loss / cpu.stats[s].loss - 1));
-        printf("stage %d: losses of GPU and CPU are %.2g apart at most over %d steps, allowed %.0g\n", stage,
-            worst, MOST_STEPS, CPU_BOUND);
+            worst = fmax(worst, fabs(gpu.t[i].stats[s].loss / cpu.t[i].stats[s].loss - 1));
+        printf("stage %d: losses of GPU and CPU are %.2g apart at most over %d steps, allowed %.0g\n",
+            gpu.t[i].stage, worst, MOST_STEPS, CPU_BOUND);
         assert_true(worst <= CPU_BOUND);
     }
 }
@@ -270,6 +308,7 @@ static void test_cpu(void **state)
 static void test_graph(void **state)
 {
     (void)state;
+    struct trials plain = { 0 }, kept;
     for (int stage = 0; stage <= 3; stage++)
         for (int kind = 0; kind < 4; kind++) {
             struct trial base = small();
@@ -278,15 +317,20 @@ static void test_graph(void **state)
             base.param = kind >= 2 ? SHERD_BF16 : SHERD_F32;
             base.reduce = kind == 3 ? SHERD_BF16 : SHERD_F32;
             base.uneven = kind == 0 ? 4 : 0;
-            struct trial plain = result_of(base);
-            base.graph = 1;
-            struct trial kept = result_of(base);
-            char what[48];
-            snprintf(what, sizeof(what), "graph, stage %d kind %d", stage, kind);
-            same(&kept, &plain, what);
-            assert_int_equal(plain.launches, 0);
-            assert_int_equal(kept.launches, STEPS - 2 - (kind == 0));
+            add(&plain, base);
         }
+    kept = plain;
+    for (int i = 0; i < kept.n; i++)
+        kept.t[i].graph = 1;
+    results_of(&plain);
+    results_of(&kept);
+    for (int i = 0; i < plain.n; i++) {
+        char what[48];
+        snprintf(what, sizeof(what), "graph, stage %d kind %d", plain.t[i].stage, i % 4);
+        same(&kept.t[i], &plain.t[i], what);
+        assert_int_equal(plain.t[i].launches, 0);
+        assert_int_equal(kept.t[i].launches, STEPS - 2 - (kept.t[i].uneven != 0));
+    }
 }
 
 /* Recomputing and split masters give the bits of neither; states rounded at random give the same bits at
@@ -294,26 +338,27 @@ static void test_graph(void **state)
 static void test_less_memory(void **state)
 {
     (void)state;
-    struct trial rounded[4];
+    static const char *const whats[] = { "plain", "recompute cheap", "recompute block", "split masters" };
+    struct trials all = { 0 }, rounded = { 0 };
     for (int stage = 0; stage <= 3; stage++) {
         struct trial base = small();
         base.stage = stage;
         base.poison = 1;
         base.param = SHERD_BF16;
-        struct trial plain = result_of(base);
-        for (int k = SHERD_RECOMPUTE_CHEAP; k <= SHERD_RECOMPUTE_BLOCK; k++) {
-            struct trial other = base;
-            other.recompute = (enum sherd_recompute)k;
-            other = result_of(other);
-            same(&plain, &other, k == SHERD_RECOMPUTE_CHEAP ? "recompute cheap" : "recompute block");
-        }
+        add(&all, base);
+        add(&all, base)->recompute = SHERD_RECOMPUTE_CHEAP;
+        add(&all, base)->recompute = SHERD_RECOMPUTE_BLOCK;
         base.master = SHERD_MASTER_SPLIT;
-        struct trial split = result_of(base);
-        same(&plain, &split, "split masters");
+        add(&all, base);
         base.state = SHERD_BF16;
-        rounded[stage] = result_of(base);
-        same(&rounded[0], &rounded[stage], "states of 16 bits");
+        add(&rounded, base);
     }
+    results_of(&all);
+    results_of(&rounded);
+    for (int i = 0; i < all.n; i++)
+        same(&all.t[i], &all.t[i / 4 * 4], whats[i % 4]);
+    for (int stage = 1; stage <= 3; stage++)
+        same(&rounded.t[stage], &rounded.t[0], "states of 16 bits");
 }
 
 static void test_memory(void **state)
@@ -335,7 +380,10 @@ static void test_memory(void **state)
         t.micro = 8;
         t.seq = 2048;
         t.steps = 2;
-        t = result_of(t);
+        /* What libraries take is told apart, so each stage has processes of its own. */
+        struct trials one = { .n = 1, .t = { t } };
+        results_of(&one);
+        t = one.t[0];
         double own = (double)t.used - (double)t.libraries, off = own / (double)t.planned - 1;
         printf("1.1 B, stage %d: planned %.0f MiB, allocated %.0f MiB; used %.0f MiB, of that %.0f MiB by "
                "libraries, %.0f MiB without (%+.2f %%)\n",
