@@ -108,6 +108,13 @@ int ckpt_load(struct ckpt_job *job, const char *path);
  * are left alone. */
 int ckpt_import(struct ckpt_job *job, const char *dir);
 
+/* The newest complete and finite checkpoint of a run that comes behind `than`, a path that was found there.
+ */
+int ckpt_find_older(char **path, const char *dir, const char *than);
+/* Renames a step folder so that nothing takes it for one; *to is its new path, mem_free it. */
+#define CKPT_DAMAGED_PREFIX "damaged-"
+int ckpt_put_aside(char **to, const char *path);
+
 /* Removes what does not stay, for the run of that id (0: checkpoints of unknown runs), and what ckpt_tidy
  * does. One rank calls it. */
 int ckpt_rotate(const char *dir, const struct ckpt_keep *keep, uint64_t run);

@@ -85,12 +85,21 @@ int ckpt_check_step(const char *dir, const struct ckpt_step *step, struct ckpt_n
     return st;
 }
 
-static int find_below(char **path, const char *dir)
+/* Number of the first step folder behind the one called so; 0 for NULL. */
+static int first_behind(const struct ckpt_step *steps, int n, const char *name)
+{
+    int i = 0;
+    while (name && i < n && strcmp(steps[i].name, name) != 0)
+        i++;
+    return name ? MIN(i + 1, n) : 0;
+}
+
+static int find_below(char **path, const char *dir, const char *behind)
 {
     struct ckpt_step *steps = NULL;
     int n, st = SHERD_OK;
     SHERD_TRY(ckpt_list_steps(&steps, &n, dir));
-    for (int i = 0; i < n; i++) {
+    for (int i = first_behind(steps, n, behind); i < n; i++) {
         struct ckpt_note note;
         st = ckpt_check_step(dir, &steps[i], &note);
         if (st == SHERD_OK && note.nonfinite) {
@@ -111,7 +120,9 @@ static int find_below(char **path, const char *dir)
     }
     if (n)
         st = SHERD_FAIL(SHERD_ENOTFOUND,
-            "%s: none of its %d checkpoints is complete and finite (the warnings say why)", dir, n);
+            "%s: none of its %d checkpoints is complete and finite (the warnings say why); copy one back, or "
+            "name another folder",
+            dir, n);
     else
         st = SHERD_FAIL(SHERD_ENOTFOUND,
             "%s: no checkpoint (looked for %s/" CKPT_STEP_PREFIX "*/" CKPT_MANIFEST ")", dir, dir);
@@ -144,7 +155,7 @@ int sherd_ckpt_find(char **path, const char *dir)
         plain[len - 1] = '\0';
     int st = SHERD_OK;
     if (!is_step_folder(plain)) {
-        st = find_below(path, plain);
+        st = find_below(path, plain, NULL);
         mem_free(plain);
         return st;
     }
@@ -156,4 +167,35 @@ int sherd_ckpt_find(char **path, const char *dir)
     sherd_ckpt_close(ckpt);
     *path = plain;
     return SHERD_OK;
+}
+
+int ckpt_find_older(char **path, const char *dir, const char *than)
+{
+    const char *slash = strrchr(than, '/');
+    *path = NULL;
+    return find_below(path, dir, slash ? slash + 1 : than);
+}
+
+int ckpt_put_aside(char **to, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    int dir = (int)(name - path), st;
+    *to = NULL;
+    for (int i = 0;; i++) {
+        char tail[16] = "";
+        if (i > 0)
+            snprintf(tail, sizeof(tail), "-%d", i);
+        *to = mem_printf("%.*s" CKPT_DAMAGED_PREFIX "%s%s", dir, path, name, tail);
+        if (!*to)
+            return SHERD_ENOMEM;
+        if (!file_exists(*to))
+            break;
+        mem_free(*to);
+    }
+    st = file_rename(path, *to);
+    if (st != SHERD_OK) {
+        mem_free(*to);
+        *to = NULL;
+    }
+    return st;
 }

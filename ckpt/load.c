@@ -402,6 +402,12 @@ static int load_views(struct load *l)
     return st;
 }
 
+/* The manifest fits the model: what does not fit the manifest is damage. */
+static int damaged(int status)
+{
+    return status == SHERD_EFORMAT || status == SHERD_ENOTFOUND ? SHERD_ECORRUPT : status;
+}
+
 /* Blocks are checked as they are read. Files of older versions have one sum each: after the structure, whose
  * faults are told by name, the ranks together take the sums of all files, each of its share. */
 static int load(struct load *l)
@@ -410,10 +416,11 @@ static int load(struct load *l)
     SHERD_TRY(open_all(l));
     SHERD_TRY(comm_agree(comm, match(l)));
     tell(l);
-    SHERD_TRY(comm_agree(comm, load_views(l)));
+    SHERD_TRY(comm_agree(comm, damaged(load_views(l))));
     if (ckpt_checks_reads(l->ckpt))
         return SHERD_OK;
-    return comm_agree(comm, ckpt_verify_files(l->ckpt, CKPT_ALL_KINDS, l->rank, sherd_comm_size(comm)));
+    return comm_agree(
+        comm, damaged(ckpt_verify_files(l->ckpt, CKPT_ALL_KINDS, l->rank, sherd_comm_size(comm))));
 }
 
 int ckpt_load(struct ckpt_job *job, const char *path)

@@ -142,14 +142,22 @@ static int first_failure(const struct verdict *all, int size)
 
 int comm_agree(struct sherd_comm *comm, int status)
 {
+    int why;
+    return comm_agree_why(comm, status, &why);
+}
+
+int comm_agree_why(struct sherd_comm *comm, int status, int *why)
+{
     struct verdict mine = { .status = status };
     if (status != SHERD_OK)
         snprintf(mine.text, sizeof(mine.text), "%s", sherd_error());
     comm = comm->side ? comm->side : comm;
+    *why = SHERD_OK;
     SHERD_TRY(control_make(comm));
     struct verdict *all = comm->control->verdicts;
     int st = comm_host_gather(comm, all, &mine, sizeof(mine));
     int r = st == SHERD_OK ? first_failure(all, comm->world.size) : -1;
+    *why = r >= 0 ? all[r].status : st;
     if (status != SHERD_OK)
         st = status_adopt(status, mine.text);
     else if (r >= 0)

@@ -118,6 +118,8 @@ int comm_host_broadcast(struct sherd_comm *, void *buf, size_t bytes, int root);
 /* Every rank brings its status; all get OK only if all brought OK, otherwise the failing rank keeps its own
  * status and text and the others get EPEER with "rank R: " and that text. */
 int comm_agree(struct sherd_comm *, int status);
+/* The same; *why is the status of the rank whose failure it is, alike on all ranks, or OK. */
+int comm_agree_why(struct sherd_comm *, int status, int *why);
 
 /* The i-th word for how ranks of CPUs may talk, see sherd_comm_desc; NULL at the end. */
 const char *comm_way(int i);

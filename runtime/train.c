@@ -18,10 +18,8 @@
 #include "runtime/engine.h"
 #include "runtime/meter.h"
 #include "runtime/reading.h"
-#include "runtime/resumed.h"
+#include "runtime/resume.h"
 #include "runtime/saving.h"
-
-#define PATH_BYTES 4096 /* of a checkpoint, as rank 0 tells it to all */
 
 struct run {
     const struct sherd_train_desc *desc;
@@ -132,64 +130,15 @@ static void say_start(struct run *r)
         r->world == 1 ? "" : "s", (long long)c->batch.seq, (long long)c->train.steps);
 }
 
-/* What rank 0 tells all ranks: the path of the checkpoint, or why there is none to take. */
-struct found {
-    int status;
-    char text[PATH_BYTES];
-};
-
-/* The newest complete checkpoint of the run folder, "" if there is none. A folder that holds one already is
- * not started over. */
-static int look_for_checkpoint(const struct run *r, char **path)
+/* From the newest checkpoint, from other weights, or from the seed. */
+static int set_weights(struct run *r)
 {
-    struct file_watch before = comm_beat_with_files(r->engine->comm);
-    int st = sherd_ckpt_find(path, r->config.run.dir);
-    file_watch(before);
-    if (st == SHERD_OK && strlen(*path) >= PATH_BYTES)
-        return SHERD_FAIL(SHERD_EINVAL, "%s: the path is too long", *path);
-    if (st == SHERD_OK && r->config.run.resume == SHERD_RESUME_NEVER)
-        return SHERD_FAIL(SHERD_EEXISTS,
-            "%s exists already; --resume goes on from it, another run.dir starts a new run", *path);
-    if (st == SHERD_ENOTFOUND && r->config.run.resume != SHERD_RESUME_REQUIRED)
+    int resumed;
+    SHERD_TRY(resume_run(r->engine, &r->config, &resumed));
+    if (resumed)
         return SHERD_OK;
-    return st;
-}
-
-/* Rank 0 looks, so that all ranks take the same; a refusal is that of all ranks, not of one that others miss.
- */
-static int find_checkpoint(struct run *r, struct found *found)
-{
-    char *path = NULL;
-    memset(found, 0, sizeof(*found));
-    if (r->rank == 0) {
-        found->status = look_for_checkpoint(r, &path);
-        snprintf(found->text, sizeof(found->text), "%s",
-            found->status != SHERD_OK ? sherd_error()
-            : path                    ? path
-                                      : "");
-        mem_free(path);
-    }
-    SHERD_TRY(comm_host_broadcast(r->engine->comm, found, sizeof(*found), 0));
-    return found->status == SHERD_OK ? SHERD_OK : status_adopt(found->status, found->text);
-}
-
-static int resume(struct run *r)
-{
-    struct found found;
-    SHERD_TRY(find_checkpoint(r, &found));
-    if (!found.text[0]) {
-        if (r->rank == 0 && r->config.run.resume == SHERD_RESUME_AUTO)
-            log_info("nothing to resume in %s: starting at step 1", r->config.run.dir);
-        return config_has_from(&r->config) ? sherd_engine_import(r->engine, r->config.model.from, NULL)
-                                           : engine_init_weights(r->engine);
-    }
-    SHERD_TRY(sherd_engine_load(r->engine, found.text));
-    if (r->rank == 0)
-        log_info("resumed from %s: step %lld, %lld samples seen", found.text, (long long)r->engine->step,
-            (long long)r->engine->samples_seen);
-    int st =
-        r->rank == 0 ? resumed_tell(found.text, &r->config, r->engine->step, r->engine->skipped) : SHERD_OK;
-    return comm_agree(r->engine->comm, st);
+    return config_has_from(&r->config) ? sherd_engine_import(r->engine, r->config.model.from, NULL)
+                                       : engine_init_weights(r->engine);
 }
 
 static int save(struct run *r, int last)
@@ -404,7 +353,7 @@ int sherd_train(const struct sherd_train_desc *desc)
     SHERD_TRY_OUT(comm_agree(r.engine->comm, st));
     if (r.rank == 0)
         say_start(&r);
-    SHERD_TRY_OUT(resume(&r));
+    SHERD_TRY_OUT(set_weights(&r));
     st = r.rank == 0 ? write_config(&r) : SHERD_OK;
     if (r.rank == 0 && st == SHERD_OK)
         st = start_meter(&r);

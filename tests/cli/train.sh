@@ -92,31 +92,73 @@ run 1 generate nowhere --prompt a
 run 1 inspect nowhere
 has err "nowhere"
 
-# One changed bit in a file of weights is found and named.
-shard=$(ls run/step-*9/weights-*.safetensors | head -1)
-python3 - "$shard" <<'END'
+# One changed bit in a file is found and named.
+flip() { # FILE BYTE
+    python3 - "$1" "$2" <<'END'
 import sys
+at = int(sys.argv[2])
 with open(sys.argv[1], "r+b") as f:
-    f.seek(-1, 2)
-    last = f.read(1)[0]
-    f.seek(-1, 2)
-    f.write(bytes([last ^ 1]))
+    f.seek(at, 2 if at < 0 else 0)
+    was = f.read(1)[0]
+    f.seek(at, 2 if at < 0 else 0)
+    f.write(bytes([was ^ 1]))
 END
+}
+cp -r run sound && rm -r sound/step-*9
+shard=$(ls run/step-*9/weights-*.safetensors | head -1)
+flip "$shard" -1
 run 1 verify run
 has err "$(basename "$shard")"
 has out "step-00000006: step 6"
-# ... and neither merged nor trained on.
+# ... and not merged.
 run 1 merge run damaged
 has err "$(basename "$shard")"
 [ ! -e damaged/model.safetensors ] || complain "a damaged checkpoint was merged"
-run 1 train tiny.yaml --set run.dir=run --set train.steps=12 --resume
-has err "$(basename "$shard")"
+# Nor trained on: the run goes on from the one before, as if the damaged one had never been.
+cp -r run hurt
+run 0 train tiny.yaml --set run.dir=hurt --set train.steps=12 --resume
+has err "skipping checkpoint hurt/step-00000009: "
+has err "$(basename "$shard"): bytes"
+has err "hurt/step-00000009 is called hurt/damaged-step-00000009 now"
+has err "resumed from hurt/step-00000006: step 6"
+run 0 train tiny.yaml --set run.dir=sound --set train.steps=12 --resume
+for file in sound/step-*12/*.safetensors; do
+    cmp "$file" "hurt/step-00000012/$(basename "$file")" || complain "gone on otherwise than without the damaged one"
+done
+# What one rank alone reads, a header, and a second time.
+for at in -1 20; do
+    cp -r wide wide_hurt
+    flip wide_hurt/step-00000008/states-00001-of-00002.safetensors $at
+    mkdir wide_hurt/damaged-step-00000008
+    run 0 train tiny.yaml --ranks 2 --resume --set run.dir=wide_hurt --set train.steps=7 --set save.keep=1
+    has err "states-00001-of-00002.safetensors"
+    has err "is called wide_hurt/damaged-step-00000008-1 now"
+    has err "resumed from wide_hurt/step-00000006"
+    run 0 inspect wide_hurt --json
+    json 'r["step"] == 7'
+    rm -r wide_hurt
+done
+# With no other it is refused, and stays as it is.
+cp -r run only && rm -r only/step-*6
+for ranks in 1 2; do
+    run 1 train tiny.yaml --ranks $ranks --set run.dir=only --set train.steps=12 --resume=auto
+    has err "no checkpoint in only is whole; copy this file back, or start a new run in another run.dir: "
+    has err "$(basename "$shard"): bytes"
+    [ -d only/step-00000009 ] || complain "the only checkpoint was renamed"
+done
+truncate -s -1 "only/step-00000009/$(basename "$shard")"
+run 1 train tiny.yaml --set run.dir=only --set train.steps=12 --resume
+has err "none of its 1 checkpoints is complete and finite (the warnings say why); copy one back"
 
-# A newest checkpoint that is cut off is not passed over for an older, sound one.
+# A newest checkpoint that is cut off is passed over by a run, but not when it is asked whether it is sound.
 truncate -s -1 "$shard"
 run 1 verify run
 has err "$(basename "$shard")"
 run 0 verify "$(dirname "$(ls run/step-*6/manifest.json)")"
+run 0 train tiny.yaml --set run.dir=run --set train.steps=7 --resume
+has err "skipping checkpoint step-00000009: "
+has err "is cut off"
+has err "resumed from run/step-00000006"
 run 1 verify tiny.yaml
 
 # Where files may not grow, saving fails with a text, not by a signal without one.

@@ -140,14 +140,14 @@ static void a_wrong_header_is_refused(void **state)
     const char *path = fake_at(STEP "/states-00000-of-00002.safetensors");
     save_plain(2);
     flip(path, 9);
-    load_fails(&plain, SHERD_EFORMAT, "states-00000-of-00002.safetensors");
+    load_fails(&plain, SHERD_ECORRUPT, "states-00000-of-00002.safetensors");
     flip(path, 9);
     flip(path, 7);
-    load_fails(&plain, SHERD_EFORMAT, "above the limit");
+    load_fails(&plain, SHERD_ECORRUPT, "above the limit");
     flip(path, 7);
     ASSERT_OK(fake_load(&results, 2, &plain, fake_at(STEP), NULL));
     edit_manifest("[1,", "[0,");
-    load_fails(&plain, SHERD_EFORMAT, "tensor '");
+    load_fails(&plain, SHERD_ECORRUPT, "tensor '");
 }
 
 static void a_file_of_another_save_is_refused(void **state)
@@ -158,7 +158,7 @@ static void a_file_of_another_save_is_refused(void **state)
     ASSERT_OK(fake_save(&results, 2, &later, fake_at("run")));
     const char *name = "weights-00001-of-00002.safetensors";
     ASSERT_OK(file_rename(fake_at("run/step-00000020/%s", name), fake_at(STEP "/%s", name)));
-    load_fails(&plain, SHERD_EFORMAT, "says step 20, the manifest says 10: the file is from another save");
+    load_fails(&plain, SHERD_ECORRUPT, "says step 20, the manifest says 10: the file is from another save");
 }
 
 static void verify_finds_one_bit(void **state)

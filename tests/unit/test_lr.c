@@ -9,7 +9,7 @@
 #include <math.h>
 
 #include "optim/optim.h"
-#include "runtime/resumed.h"
+#include "runtime/resume.h"
 
 static void expect(double got, double want, int64_t step)
 {
@@ -94,7 +94,7 @@ static void expect_line(const struct sherd_config *before, const struct sherd_co
     int64_t skipped, const char *want)
 {
     struct text line = { 0 };
-    resumed_rate(&line, before, now, done, skipped);
+    resume_rate(&line, before, now, done, skipped);
     assert_int_equal(want != NULL, line.data != NULL);
     if (want)
         assert_string_equal(line.data, want);

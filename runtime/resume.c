@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: MIT
+ * SPDX-FileCopyrightText: The sherd authors
+ *
+ * Finding and loading what a run goes on from. See runtime/resume.h.
+ */
+#include "runtime/resume.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <sherd/ckpt.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/status.h"
+#include "ckpt/ckpt.h"
+#include "comm/ops.h"
+#include "optim/optim.h"
+#include "runtime/engine.h"
+
+#define PATH_BYTES 4096 /* of a checkpoint, as rank 0 tells it to all */
+
+/* --- the learning rate --- */
+
+/* Steps that the curve goes over. */
+static int64_t span_of(const struct sherd_config *c)
+{
+    return c->schedule.steps ? c->schedule.steps : c->train.steps;
+}
+
+/* As the update takes it. */
+static float rate_at(const struct sherd_config *c, int64_t update)
+{
+    return (float)lr_at(c, update, c->train.steps);
+}
+
+void resume_rate(struct text *out, const struct sherd_config *before, const struct sherd_config *now,
+    int64_t done, int64_t skipped)
+{
+    long long was = (long long)span_of(before), is = (long long)span_of(now);
+    int64_t step = done + 1;
+    while (step <= now->train.steps && rate_at(before, step - skipped) == rate_at(now, step - skipped))
+        step++;
+    if (step > now->train.steps)
+        return;
+    if (was != is)
+        text_add(out, "learning rate: its curve goes over %lld steps now, not %lld", is, was);
+    else
+        text_add(out, "learning rate: optim.lr or schedule.* are not what they were");
+    text_add(out, ": %.2e at step %lld, where it was to be %.2e", (double)rate_at(now, step - skipped),
+        (long long)step, (double)rate_at(before, step - skipped));
+    if (was != is)
+        text_add(out, "; schedule.steps=%lld keeps the old curve", was);
+}
+
+/* The settings that a checkpoint was written with; *found 0 if it has none, as one of another program. */
+static int settings_of(struct sherd_config *out, const char *path, int *found)
+{
+    struct sherd_ckpt *ckpt = NULL;
+    struct sherd_ckpt_info info;
+    json_t *extra = NULL;
+    *found = 0;
+    SHERD_TRY(sherd_ckpt_open(&ckpt, path));
+    sherd_ckpt_info_of(ckpt, &info);
+    int st = info.extra ? json_parse(&extra, info.extra, strlen(info.extra), path) : SHERD_OK;
+    const char *yaml = json_string_value(json_object_get(extra, "config"));
+    if (st == SHERD_OK && yaml) {
+        st = sherd_config_parse(out, yaml, strlen(yaml), path, NULL, 0, 0);
+        *found = st == SHERD_OK;
+    }
+    json_decref(extra);
+    sherd_ckpt_close(ckpt);
+    return st;
+}
+
+/* Whether the rate goes on as it did, said by one rank. */
+static int tell_rate(const char *path, const struct sherd_config *now, int64_t done, int64_t skipped)
+{
+    struct sherd_config before = { 0 };
+    struct text line = { 0 };
+    int found, st = settings_of(&before, path, &found);
+    if (st == SHERD_ENOMEM)
+        return st;
+    if (st != SHERD_OK)
+        log_info("whether the learning rate goes on as before is not known: %s", sherd_error());
+    if (found)
+        resume_rate(&line, &before, now, done, skipped);
+    if (line.data)
+        log_info("%s", line.data);
+    text_finish(&line);
+    sherd_config_free(&before);
+    return SHERD_OK;
+}
+
+/* --- the checkpoint --- */
+
+/* What rank 0 tells all ranks: the path of the checkpoint, or why there is none to take. */
+struct found {
+    int status;
+    char text[PATH_BYTES];
+};
+
+struct resume {
+    struct sherd_engine *engine;
+    const struct sherd_config *config;
+    int rank;
+    struct found found;
+    struct text damaged; /* rank 0: paths that were passed over, a line each */
+};
+
+/* The newest complete checkpoint, "" if there is none. */
+static int look_for_first(struct resume *r, char **path)
+{
+    const struct sherd_config *c = r->config;
+    struct file_watch before = comm_beat_with_files(r->engine->comm);
+    int st = sherd_ckpt_find(path, c->run.dir);
+    file_watch(before);
+    if (st == SHERD_OK && strlen(*path) >= PATH_BYTES)
+        return SHERD_FAIL(SHERD_EINVAL, "%s: the path is too long", *path);
+    if (st == SHERD_OK && c->run.resume == SHERD_RESUME_NEVER)
+        return SHERD_FAIL(SHERD_EEXISTS,
+            "%s exists already; --resume goes on from it, another run.dir starts a new run", *path);
+    if (st == SHERD_ENOTFOUND && c->run.resume != SHERD_RESUME_REQUIRED)
+        return SHERD_OK;
+    return st;
+}
+
+/* The one behind the one that was found and is damaged, as the thread's error says. */
+static int look_for_older(struct resume *r, char **path)
+{
+    int st = SHERD_OK;
+    char *why = mem_strdup(sherd_error());
+    if (!why)
+        return SHERD_ENOMEM;
+    struct file_watch before = comm_beat_with_files(r->engine->comm);
+    int older = ckpt_find_older(path, r->config->run.dir, r->found.text);
+    file_watch(before);
+    if (older == SHERD_OK) {
+        log_warn("skipping checkpoint %s: %s", r->found.text, why);
+        text_add(&r->damaged, "%s\n", r->found.text);
+    } else if (older != SHERD_ENOTFOUND) {
+        st = older;
+    } else {
+        st = status_adopt(SHERD_ECORRUPT, why);
+        st = status_context(st,
+            "no checkpoint in %s is whole; copy this file back, or start a new run in another run.dir",
+            r->config->run.dir);
+    }
+    mem_free(why);
+    return st;
+}
+
+/* Rank 0 looks, so that all ranks take the same; a refusal is that of all ranks, not of one that others miss.
+ */
+static int find(struct resume *r, int (*look)(struct resume *, char **))
+{
+    char *path = NULL;
+    struct found *found = &r->found;
+    if (r->rank == 0) {
+        found->status = look(r, &path);
+        snprintf(found->text, sizeof(found->text), "%s",
+            found->status != SHERD_OK ? sherd_error()
+            : path                    ? path
+                                      : "");
+        mem_free(path);
+    }
+    SHERD_TRY(comm_host_broadcast(r->engine->comm, found, sizeof(*found), 0));
+    return found->status == SHERD_OK ? SHERD_OK : status_adopt(found->status, found->text);
+}
+
+/* Loads what was found, or what is whole behind it. */
+static int load(struct resume *r)
+{
+    for (;;) {
+        int why, st = sherd_engine_load(r->engine, r->found.text);
+        if (st != SHERD_ECORRUPT && st != SHERD_EPEER)
+            return st;
+        st = comm_agree_why(r->engine->comm, st, &why);
+        if (why != SHERD_ECORRUPT)
+            return st;
+        SHERD_TRY(find(r, look_for_older));
+    }
+}
+
+/* Takes what was passed over out of the way: it has the numbers of steps that are saved again. */
+static int put_damaged_aside(struct text *damaged)
+{
+    char *line, *end, *to;
+    int st = SHERD_OK;
+    if (damaged->failed)
+        return SHERD_ENOMEM;
+    for (line = damaged->data; st == SHERD_OK && line && (end = strchr(line, '\n')); line = end + 1) {
+        *end = '\0';
+        st = ckpt_put_aside(&to, line);
+        if (st == SHERD_OK)
+            log_warn("%s is called %s now, and may be removed", line, to);
+        mem_free(to);
+    }
+    return st;
+}
+
+static int say(struct resume *r)
+{
+    const struct sherd_engine *e = r->engine;
+    SHERD_TRY(put_damaged_aside(&r->damaged));
+    log_info("resumed from %s: step %lld, %lld samples seen", r->found.text, (long long)e->step,
+        (long long)e->samples_seen);
+    return tell_rate(r->found.text, r->config, e->step, e->skipped);
+}
+
+int resume_run(struct sherd_engine *engine, const struct sherd_config *config, int *found)
+{
+    struct resume r = { .engine = engine, .config = config, .rank = sherd_comm_rank(engine->comm) };
+    *found = 0;
+    int st = find(&r, look_for_first);
+    if (st == SHERD_OK && r.found.text[0]) {
+        st = load(&r);
+        if (st == SHERD_OK)
+            st = comm_agree(engine->comm, r.rank == 0 ? say(&r) : SHERD_OK);
+        *found = 1;
+    } else if (st == SHERD_OK && r.rank == 0 && config->run.resume == SHERD_RESUME_AUTO) {
+        log_info("nothing to resume in %s: starting at step 1", config->run.dir);
+    }
+    text_finish(&r.damaged);
+    return st;
+}
