@@ -6,8 +6,6 @@
 #include "tests/check.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,35 +155,38 @@ static int collect(struct sherd_engine *e, const char *what, float **out, int64_
     return st;
 }
 
-/* Work on a device beside the steps. */
-struct beside {
+/* What a thread that saves would do, at a moment that is always the same: whenever layer 0 is called forward.
+ */
+static _Thread_local struct {
     struct sherd_queue *queue;
-    pthread_t thread;
-    atomic_int stop;
-    uint64_t ops;
-};
+    const struct sherd_layer_ops *ops;
+    uint64_t ops_done;
+} beside;
 
-static void *work_beside(void *arg)
+static int forward_with_work_beside(struct sherd_run *run)
 {
-    struct beside *b = arg;
     char byte;
-    for (; !atomic_load(&b->stop); b->ops++)
-        T_OK(sherd_fill(b->queue, &(struct sherd_fill){ .dst = &byte, .bytes = 1 }));
-    return NULL;
+    beside.ops_done++;
+    SHERD_TRY(sherd_fill(beside.queue, &(struct sherd_fill){ .dst = &byte, .bytes = 1 }));
+    return beside.ops->forward(run);
 }
 
-static void start_beside(struct beside *b, struct sherd_device *dev)
+/* `plain` owns what the arguments of layers point to. */
+static int make_beside(struct sherd_model **out, const struct sherd_model *plain, struct sherd_layer_ops *ops,
+    struct sherd_device *dev)
 {
-    T_OK(sherd_queue_create(&b->queue, dev, SHERD_QUEUE_COMPUTE)); /* done in the thread that asks */
-    b->queue->apart = 1;
-    T_TRUE(pthread_create(&b->thread, NULL, work_beside, b) == 0);
-}
-
-static void stop_beside(struct beside *b)
-{
-    atomic_store(&b->stop, 1);
-    pthread_join(b->thread, NULL);
-    sherd_queue_destroy(b->queue);
+    struct sherd_model_spec spec = *sherd_model_spec_of(plain);
+    struct sherd_layer layers[16];
+    T_TRUE(spec.n_layers <= (int)ARRAY_LEN(layers));
+    memcpy(layers, spec.layers, (size_t)spec.n_layers * sizeof(*layers));
+    beside.ops = layers[0].ops;
+    *ops = *beside.ops;
+    ops->forward = forward_with_work_beside;
+    layers[0].ops = ops;
+    spec.layers = layers;
+    SHERD_TRY(sherd_queue_create(&beside.queue, dev, SHERD_QUEUE_COMPUTE));
+    beside.queue->apart = 1;
+    return sherd_model_create(out, &spec);
 }
 
 static int run_steps(struct job *job, int rank, struct sherd_engine *e)
@@ -196,10 +197,8 @@ static int run_steps(struct job *job, int rank, struct sherd_engine *e)
     int st = SHERD_OK;
     uint64_t allocs = 0;
     struct sherd_device_counters begin, end;
-    struct beside beside = { 0 };
     sherd_device_read(e->dev, &begin);
-    if (job->beside)
-        start_beside(&beside, e->dev);
+    beside.ops_done = 0;
     sherd_comm_read(e->comm, &gather_before);
     sherd_comm_read(e->reduce_comm, &before);
     for (int s = 0; s < job->steps && st == SHERD_OK; s++) {
@@ -214,12 +213,10 @@ static int run_steps(struct job *job, int rank, struct sherd_engine *e)
         if (rank == 0 && st == SHERD_OK)
             job->stats[stats.step - 1] = stats;
     }
-    if (job->beside)
-        stop_beside(&beside);
     if (rank == 0) {
         struct sherd_comm_counters a, b;
         sherd_device_read(e->dev, &end);
-        job->ops = end.ops - begin.ops - beside.ops;
+        job->ops = end.ops - begin.ops - beside.ops_done;
         sherd_comm_read(e->comm, &a);
         sherd_comm_read(e->reduce_comm, &b);
         for (int i = 0; i < SHERD_COLLECTIVES; i++) {
@@ -237,7 +234,8 @@ static int run_steps(struct job *job, int rank, struct sherd_engine *e)
 static int run_rank(struct job *job, int rank, struct sherd_comm *comm, struct sherd_device *dev)
 {
     struct sherd_config config;
-    struct sherd_model *model = NULL;
+    struct sherd_model *model = NULL, *with_beside = NULL;
+    struct sherd_layer_ops beside_ops;
     struct sherd_engine *engine = NULL;
     struct sherd_device_counters before, after;
     int st = make_config(job, &config);
@@ -246,8 +244,11 @@ static int run_rank(struct job *job, int rank, struct sherd_comm *comm, struct s
         st = sherd_model_build(&model, &job->model);
     if (st == SHERD_OK && job->freeze)
         st = model_freeze(model, job->freeze);
+    if (st == SHERD_OK && job->beside)
+        st = make_beside(&with_beside, model, &beside_ops, dev);
     if (st == SHERD_OK)
-        st = sherd_engine_create(&engine, &(struct sherd_engine_desc){ &config, model, dev, comm });
+        st = sherd_engine_create(
+            &engine, &(struct sherd_engine_desc){ &config, with_beside ? with_beside : model, dev, comm });
     sherd_device_read(dev, &after);
     if (rank == 0)
         job->engine_bytes = after.bytes - before.bytes;
@@ -265,6 +266,9 @@ static int run_rank(struct job *job, int rank, struct sherd_comm *comm, struct s
     if (st != SHERD_OK)
         snprintf(job->error[rank], sizeof(job->error[rank]), "%s", sherd_error());
     sherd_engine_destroy(engine);
+    sherd_queue_destroy(beside.queue);
+    beside.queue = NULL;
+    sherd_model_destroy(with_beside);
     sherd_model_destroy(model);
     sherd_config_free(&config);
     return st;

@@ -34,8 +34,8 @@ struct job {
     const char *optim;
     double lr, clip, weight_decay;
     const char *load, *save; /* step folder to start from; run folder to save to at the end; NULL = no */
-    int beside;   /* another thread keeps each rank's device busy during the steps, as a save may */
-    int delay_us; /* communication is slowed by this much per job of a side queue */
+    int beside;              /* work that is no part of the step is brought during it, as by a save */
+    int delay_us;            /* communication is slowed by this much per job of a side queue */
 
     /* what came out */
     int status[16]; /* of each rank */
@@ -47,7 +47,7 @@ struct job {
     struct sherd_memory memory;      /* of rank 0 */
     uint64_t engine_bytes;           /* device bytes that rank 0's engine holds */
     struct sherd_comm_counters sent; /* of rank 0, by the steps alone */
-    uint64_t ops;                    /* of rank 0's device in the steps, without those of the thread beside */
+    uint64_t ops;                    /* of rank 0's device in the steps, without the work beside */
     int64_t launches;                /* steps of rank 0 that were launched whole */
     uint64_t step_allocs;            /* host and device allocations during the steps after the first */
 };
