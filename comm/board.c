@@ -222,6 +222,8 @@ static void add(struct line *line, const char *format, ...)
     line->left -= put;
 }
 
+#define LISTED_BYTES 40 /* of ", 1000000000-1000000007 and more" */
+
 const char *board_ranks(const uint8_t *flags, int size, char *buf, size_t bytes)
 {
     struct line line = { buf, bytes };
@@ -233,6 +235,10 @@ const char *board_ranks(const uint8_t *flags, int size, char *buf, size_t bytes)
         int end = r;
         if (!flags[r])
             continue;
+        if (line.left < LISTED_BYTES) {
+            add(&line, " and more");
+            break;
+        }
         while (end + 1 < size && flags[end + 1])
             end++;
         add(&line, end > r + 1 ? "%s%d-%d" : end > r ? "%s%d, %d" : "%s%d", first ? "" : ", ", r, end);

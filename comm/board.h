@@ -75,7 +75,7 @@ const char *board_tell(
     const struct board *board, const uint8_t *absent, const uint64_t *absent_seq, char *buf, size_t bytes);
 /* The same where nobody knows who is missed: who is gone, or behind the one that is furthest. */
 const char *board_tell_all(const struct board *board, char *buf, size_t bytes);
-/* "rank 1", "ranks 0-2, 5" of those whose flag is not 0. */
+/* "rank 1", "ranks 0-2, 5" of those whose flag is not 0; what has no room is " and more". */
 const char *board_ranks(const uint8_t *flags, int size, char *buf, size_t bytes);
 
 #endif

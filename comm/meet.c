@@ -19,6 +19,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "base/sum.h"
+#include "comm/board.h"
 
 #define RETRY_SECONDS 0.02
 #define HELLO_SECONDS 5.0 /* from connecting to the whole hello */
@@ -159,6 +160,7 @@ struct host {
     struct guest *guests;
     struct pollfd *polls; /* the listener, then those who have come */
     int *ranks;           /* of polls */
+    uint8_t *away;        /* by rank: it has not come */
     int door, n_come;
 };
 
@@ -264,23 +266,11 @@ static int admit(struct host *host)
         return st;
     }
     host->guests[hello.rank] = (struct guest){ .sock = sock, .pid = hello.pid };
+    host->away[hello.rank] = 0;
     host->n_come++;
     host->polls[host->n_come] = (struct pollfd){ .fd = sock, .events = POLLIN };
     host->ranks[host->n_come] = hello.rank;
     return SHERD_OK;
-}
-
-/* The ranks that have not come, as "1, 3". */
-static const char *missing(const struct host *host, char *names, size_t bytes)
-{
-    size_t len = 0;
-    names[0] = '\0';
-    for (int r = 1; r < host->meet->size && len + 24 < bytes; r++)
-        if (host->guests[r].sock < 0)
-            len += (size_t)snprintf(names + len, bytes - len, "%s%d", len ? ", " : "", r);
-    if (len + 24 >= bytes)
-        snprintf(names + len, bytes - len, " and more");
-    return names;
 }
 
 static int wait_for_guests(struct host *host)
@@ -294,11 +284,11 @@ static int wait_for_guests(struct host *host)
         if (now >= deadline)
             return SHERD_FAIL(SHERD_ETIMEOUT, "job '%s': after %g s %d of %d ranks have not come: %s",
                 meet->job, meet->timeout, meet->size - 1 - host->n_come, meet->size,
-                missing(host, names, sizeof(names)));
+                board_ranks(host->away, meet->size, names, sizeof(names)));
         if (now >= told) {
             log_warn("job '%s': waiting for %d of %d ranks on this host, for %g s at most: %s", meet->job,
                 meet->size - 1 - host->n_come, meet->size, meet->timeout,
-                missing(host, names, sizeof(names)));
+                board_ranks(host->away, meet->size, names, sizeof(names)));
             told = deadline;
         }
         int n = poll(host->polls, (nfds_t)host->n_come + 1, (int)((MIN(told, deadline) - now) * 1e3) + 1);
@@ -340,12 +330,15 @@ static int receive_all(const struct meet *meet)
     host.guests = mem_zalloc((size_t)meet->size, sizeof(*host.guests));
     host.polls = mem_zalloc((size_t)meet->size, sizeof(*host.polls));
     host.ranks = mem_zalloc((size_t)meet->size, sizeof(*host.ranks));
-    if (!host.guests || !host.polls || !host.ranks) {
+    host.away = mem_zalloc((size_t)meet->size, 1);
+    if (!host.guests || !host.polls || !host.ranks || !host.away) {
         st = SHERD_ENOMEM;
         goto out;
     }
-    for (int r = 0; r < meet->size; r++)
+    for (int r = 0; r < meet->size; r++) {
         host.guests[r].sock = -1;
+        host.away[r] = r > 0;
+    }
     SHERD_TRY_OUT(open_door(&host));
     SHERD_TRY_OUT(wait_for_guests(&host));
 out:
@@ -362,6 +355,7 @@ out:
     mem_free(host.guests);
     mem_free(host.polls);
     mem_free(host.ranks);
+    mem_free(host.away);
     return st;
 }
 

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "comm/board.h"
 
 #define RETRY_SECONDS 0.1
 #define ONCE_SECONDS 5.0  /* for one try to connect, and for a hello */
@@ -153,6 +154,7 @@ struct host {
     struct meet_tcp *meet;
     struct guest *guests;
     struct pollfd *polls;
+    uint8_t *away; /* by rank: it has not come */
     int n, cap, cap_polls;
     int n_come;
 };
@@ -228,6 +230,7 @@ static int admit(struct host *host, struct guest *guest)
         return st;
     }
     guest->rank = h->rank;
+    host->away[h->rank] = 0;
     host->n_come++;
     struct meet_place *place = &host->meet->places[h->rank];
     *place = (struct meet_place){ .port = h->port, .pid = h->pid, .first = h->rank - h->local_rank };
@@ -276,36 +279,23 @@ static int let_in(struct host *host)
     return SHERD_OK;
 }
 
-/* The ranks that have not come, as "1, 3". */
-static const char *missing(struct host *host, char *names, size_t bytes)
-{
-    size_t len = 0;
-    names[0] = '\0';
-    for (int r = 1; r < host->meet->size && len + 32 < bytes; r++)
-        if (!find(host, r))
-            len += (size_t)snprintf(names + len, bytes - len, "%s%d", len ? ", " : "", r);
-    if (len + 32 >= bytes)
-        snprintf(names + len, bytes - len, " and more");
-    return names;
-}
-
-static int missed(struct host *host)
+static int missed(const struct host *host)
 {
     const struct meet_tcp *meet = host->meet;
     char names[256];
     return SHERD_FAIL(SHERD_ETIMEOUT,
         "job '%s': after %g s %d of %d ranks have not come to %s:%d: %s; their own messages say what they tried",
         meet->job, meet->timeout, meet->size - 1 - host->n_come, meet->size, meet->master, meet->port,
-        missing(host, names, sizeof(names)));
+        board_ranks(host->away, meet->size, names, sizeof(names)));
 }
 
-static void say_waiting(struct host *host)
+static void say_waiting(const struct host *host)
 {
     const struct meet_tcp *meet = host->meet;
     char names[256];
     log_warn("job '%s': waiting at %s:%d for %d of %d ranks, for %g s at most: %s", meet->job, meet->master,
         meet->port, meet->size - 1 - host->n_come, meet->size, meet->timeout,
-        missing(host, names, sizeof(names)));
+        board_ranks(host->away, meet->size, names, sizeof(names)));
 }
 
 /* Strangers who say nothing do not hold the others up. */
@@ -372,8 +362,12 @@ static int receive_all(struct meet_tcp *meet)
     meet->places[0] = (struct meet_place){ .pid = (int32_t)getpid(), .first = -meet->local_rank };
     set_host(meet->places[0].host);
     meet->listener = meet->door;
+    host.away = mem_zalloc((size_t)meet->size, 1);
+    SHERD_TRY_OUT(host.away ? SHERD_OK : SHERD_ENOMEM);
+    for (int r = 1; r < meet->size; r++)
+        host.away[r] = 1;
     if (meet->listener < 0)
-        SHERD_TRY(net_listen_any(&meet->listener, meet->port));
+        SHERD_TRY_OUT(net_listen_any(&meet->listener, meet->port));
     SHERD_TRY_OUT(wait_for_guests(&host));
     replace_loopback(&host);
     struct net_address here = net_here(meet->listener);
@@ -386,12 +380,13 @@ out:
             answer(&host, host.guests[i].sock, st, st ? sherd_error() : "");
         close(host.guests[i].sock);
     }
-    if (st != SHERD_OK) {
+    if (st != SHERD_OK && meet->listener >= 0) {
         close(meet->listener);
         meet->listener = -1;
     }
     mem_free(host.guests);
     mem_free(host.polls);
+    mem_free(host.away);
     return st;
 }
 

@@ -217,7 +217,7 @@ wait $alone $lonely
 has alone.err "waiting "
 has alone.err "for 2 of 3 ranks"
 has lonely.err "waiting at 127.0.0.1:"
-has lonely.err "at most: 1, 2"
+has lonely.err "at most: ranks 1, 2"
 
 new=$(comm -13 <(echo "$before") <(shared)) # others on this machine may come and go: what is new and sherd's counts
 ! grep -q sherd <<<"$new" || complain "left in /dev/shm: $new"

@@ -160,8 +160,8 @@ static void test_missing_ranks_are_named(void **state)
     const char *job = job_name("missing");
     start(&v[0], job, 0, 4, 0.6);
     start(&v[2], job, 2, 4, 5);
-    ended(&v[0], SHERD_ETIMEOUT, "2 of 4 ranks have not come: 1, 3");
-    ended(&v[2], SHERD_ETIMEOUT, "2 of 4 ranks have not come: 1, 3");
+    ended(&v[0], SHERD_ETIMEOUT, "2 of 4 ranks have not come: ranks 1, 3");
+    ended(&v[2], SHERD_ETIMEOUT, "2 of 4 ranks have not come: ranks 1, 3");
     start(&v[1], job, 1, 2, 0.3);
     ended(&v[1], SHERD_ETIMEOUT, "for rank 0 of job");
 }
@@ -189,7 +189,7 @@ static void test_rank_0_twice_is_refused(void **state)
     pause_ms(100);
     start(&v[1], job, 0, 2, 0.5);
     ended(&v[1], SHERD_ECOMM, "another process waits as rank 0");
-    ended(&v[0], SHERD_ETIMEOUT, "1 of 2 ranks have not come: 1");
+    ended(&v[0], SHERD_ETIMEOUT, "1 of 2 ranks have not come: rank 1");
 }
 
 static void test_another_world_size_is_refused(void **state)

@@ -182,7 +182,7 @@ static void test_missing_ranks_are_named(void **state)
     start(&v[2], "missing", 2, 4, port, 5);
     ended(&v[0], SHERD_ETIMEOUT, "2 of 4 ranks have not come to 127.0.0.1:");
     ended(&v[2], SHERD_ETIMEOUT, "2 of 4 ranks have not come to 127.0.0.1:");
-    ASSERT_CONTAINS(v[0].visitor.text, ": 1, 3;");
+    ASSERT_CONTAINS(v[0].visitor.text, ": ranks 1, 3;");
     start(&v[1], "missing", 1, 2, port, 0.3);
     ended(&v[1], SHERD_ETIMEOUT, "could not reach rank 0 at 127.0.0.1:");
     ASSERT_CONTAINS(v[1].visitor.text, "has rank 0 started there?");
