@@ -66,6 +66,19 @@ json() {
         complain "line ${BASH_LINENO[0]}: does not hold: $1"
 }
 
+# FILE tells where the ranks of a run of 3 were, RANK first, and their records are in its folder. `ranks` holds their
+# process numbers.
+placed() { # FILE FOLDER RANK
+    local rank
+    grep -qE "rank $3 \(.*pid ${ranks[$3]}\) last seen at step [0-9]+, [a-z]+.*; ranks? .* at step" "$1" ||
+        { complain "line ${BASH_LINENO[0]}: $1: it is not said where the ranks were"; show "$1"; }
+    for rank in 0 1 2; do
+        has "$2/flight.txt" "rank $rank ("
+    done
+    [ "$(grep -c ' step ' "$2/flight.txt")" -ge 150 ] ||
+        { complain "line ${BASH_LINENO[0]}: $2: the record is short"; show "$2/flight.txt"; }
+}
+
 finish() {
     [ "$faults" -eq 0 ] || { echo "$faults faults"; exit 1; }
     exit 0

@@ -70,22 +70,13 @@ ended() { # DIR SECONDS
     done
 }
 
-told() { # DIR RANK: where it was
-    grep -qE "rank $2 \(.*pid ${ranks[$2]}\) last seen at step [0-9]+, [a-z]+.*; ranks? .* at step" "$1.out" ||
-        { complain "$1: it is not said where the ranks were"; show "$1.out"; }
-    for rank in 0 1 2; do
-        has "$1/flight.txt" "rank $rank ("
-    done
-    [ "$(grep -c ' step ' "$1/flight.txt")" -ge 150 ] || { complain "$1: the record is short"; show "$1/flight.txt"; }
-}
-
 with=(env)
 for kind in "${kinds[@]}"; do
     start $kind-still --set run.timeout=1 --set train.steps=1000000
     wait_steps $kind-still
     kill -STOP "${ranks[2]}"
     ended $kind-still 20
-    told $kind-still 2
+    placed $kind-still.out $kind-still 2
     grep -qE 'no progress for 1 s, [12] of 3 ranks have not come: .*rank 2 \(' $kind-still.out ||
         complain "$kind-still: rank 2 is not missed"
 
@@ -94,7 +85,7 @@ for kind in "${kinds[@]}"; do
     wait_steps $kind-dead
     kill -KILL "${ranks[0]}"
     ended $kind-dead 20
-    [ $kind = mpich ] || told $kind-dead 0
+    [ $kind = mpich ] || placed $kind-dead.out $kind-dead 0
 
     start $kind-term --set train.steps=1000000
     wait_steps $kind-term

@@ -109,14 +109,6 @@ ended() { # DIR CODE SECONDS: srun's code is the highest of all ranks
     done
 }
 
-told() { # DIR RANK: where it was
-    grep -qE "rank $2 \(host[ab], pid ${ranks[$2]}\) last seen at step [0-9]+, [a-z]+.*; ranks? .* at step" "$1.out" ||
-        { complain "$1: it is not said where the ranks were"; show "$1.out"; }
-    for rank in 0 1 2; do
-        has "$1/flight.txt" "rank $rank ("
-    done
-}
-
 same() { # DIR [DIR OF ONE HOST]: the same bits
     local file name
     name=$(basename "$(ls -d "${2:-one}"/step-* | tail -n 1)")
@@ -147,12 +139,12 @@ start killed "${two[@]}" -- "${endless[@]}"
 wait_steps killed
 kill -KILL "${ranks[2]}"
 ended killed 137 20
-told killed 2
+placed killed.out killed 2
 start still "${two[@]}" -- "${endless[@]}" --set run.timeout=1
 wait_steps still
 kill -STOP "${ranks[1]}"
 ended still 3 30
-told still 1
+placed still.out still 1
 # Slurm sends SIGTERM twice in a row where the time is over, to all processes of a step.
 for signal in USR1 TERM; do
     start $signal "${two[@]}" -- "${endless[@]}"

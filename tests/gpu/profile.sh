@@ -15,42 +15,31 @@
 # BATCHES names the sequences of a GPU (default "8 2"); STEPS the steps of a run (default 16); SET more settings.
 set -eu
 [ $# -ge 1 ] || { echo "usage: $0 DIR [SHERD] [GPUS]"; exit 2; }
-mkdir -p "$1"
-out=$(realpath "$1")
+LOGS=$(realpath -m "$1")
 cd "$(dirname "$0")/../.."
 sherd=$(realpath "${2:-build/tools/sherd}")
 gpus=${3:-2}
 steps=${STEPS:-16}
-seq=2048 vocab=32000 shape=()
-if [ -n "${TRIAL:-}" ]; then
-    seq=64 vocab=512
-    for s in run.device=cpu model.vocab=512 model.width=64 model.layers=2 model.heads=4 model.kv_heads=2 \
-        model.mlp_width=160 model.context=64; do
-        shape+=(--set "$s")
-    done
-else
-    command -v nvidia-smi >/dev/null || { echo "no nvidia-smi here"; exit 77; }
-    [ "$(nvidia-smi -L | grep -c '^GPU')" -ge "$gpus" ] || { echo "fewer than $gpus GPUs here"; exit 77; }
-fi
-work=$(mktemp -d "${SCRATCH:-${TMPDIR:-/tmp}}/sherd-profile-XXXXXX")
-trap 'rm -rf "$work"' EXIT
+# shellcheck source=bench/common.sh
+. bench/common.sh
+shape_of 1b
+start "$gpus"
 
 one() { # NAME BATCH SETTING...
-    local name=$1 batch=$2 st=0
+    local name=$1 batch=$2 settings st=0
     shift 2
+    sherd_settings "$gpus" "$steps" "$batch" "$seq" "$work/tokens.bin" "${small[@]}" --set schedule.warmup=2 \
+        --set log.every=1 --set profile.skip=$((steps - 4))
     # shellcheck disable=SC2086
-    "$sherd" train configs/llama-1b.yaml --ranks "$gpus" "${shape[@]}" --set run.dir="$work/$name" \
-        --set batch.global=$((batch * gpus)) --set batch.micro="$batch" --set batch.seq=$seq \
-        --set train.steps="$steps" --set schedule.warmup=2 --set "data.train=[$work/tokens.bin]" --set "data.val=[]" \
-        --set train.eval_every=0 --set save.what=nothing --set log.every=1 \
-        --profile="$out/$name.json" --set profile.skip=$((steps - 4)) "$@" ${SET:-} >"$out/$name.log" 2>&1 || st=$?
+    "$sherd" train configs/llama-1b.yaml --ranks "$gpus" "${settings[@]}" --profile="$out/$name.json" "$@" ${SET:-} \
+        >"$out/$name.log" 2>&1 || st=$?
     [ $st -eq 0 ] || { echo "$name ended with status $st:"; tail -5 "$out/$name.log"; return 1; }
-    grep '"loss"' "$work/$name/metrics.jsonl" >"$out/$name.jsonl"
-    rm -rf "${work:?}/$name"
+    grep '"loss"' "$work/run/metrics.jsonl" >"$out/$name.jsonl"
+    rm -rf "$work/run"
 }
 
 summary() { # NAME PLAIN
-    python3 - "$out/$1" "$out/$2" $((steps - 4)) <<'PY'
+    "$python" - "$out/$1" "$out/$2" $((steps - 4)) <<'PY'
 import json, os, statistics, sys
 name, plain, untimed = sys.argv[1], sys.argv[2], int(sys.argv[3])
 rows, other = ([json.loads(l) for l in open(n + ".jsonl")] for n in (name, plain))
@@ -65,13 +54,8 @@ print("%-14s step %9.3f ms | timed %9.3f ms, exposed %8.3f ms (%.2f %%), idle %8
 PY
 }
 
-failed=0
 for batch in ${BATCHES:-8 2}; do
-    python3 - "$work/tokens.bin" $((steps * batch * gpus * seq + 1)) $vocab <<'PY'
-import array, random, sys
-draw = random.Random(1)
-array.array("H", (draw.randrange(int(sys.argv[3])) for _ in range(int(sys.argv[2])))).tofile(open(sys.argv[1], "wb"))
-PY
+    random_tokens "$work/tokens.bin" $((steps * batch * gpus * seq + 1)) "$vocab"
     one "b$batch-plain" "$batch" --set run.graph=off || failed=1
     one "b$batch-ops" "$batch" --set run.graph=off --set profile.detail=ops || failed=1
     one "b$batch-graph" "$batch" --set run.graph=on || failed=1
