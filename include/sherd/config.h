@@ -97,9 +97,9 @@ struct sherd_config {
         enum sherd_count count;         /* which place on the curve step 1 has */
     } schedule;
     struct {
-        int64_t steps;  /* optimizer steps in all; 0 = by epochs */
-        int64_t epochs; /* used when steps is 0 */
-        int64_t eval_every, eval_batches;
+        int64_t steps;                    /* optimizer steps in all; 0 = by epochs */
+        int64_t epochs;                   /* used when steps is 0 */
+        int64_t eval_every, eval_batches; /* 0 = no evaluation; all of the data */
         enum sherd_nonfinite
             nonfinite; /* a step whose loss or gradient is not finite ends the run, or is passed over */
         int64_t nonfinite_limit;        /* skip: so many in a row at most */
