@@ -47,9 +47,11 @@ for page in "$source"/docs/tutorials/*.md; do
     # a program linked to a sanitized library would need the sanitizer's runtime
     if [ "$name" = own-model ] && nm -D "$build/libsherd.so" | grep -q __asan_init; then continue; fi
     mkdir "$name"
-    for shared in configs examples include; do ln -s "$source/$shared" "$name/$shared"; done
-    mkdir "$name/data"
-    cat "$source"/docs/*.md >"$name/data/text"
+    for shared in configs docs examples include; do ln -s "$source/$shared" "$name/$shared"; done
+    if grep -q 'data/text$' <<<"$(sed -n '/^```$/,/^```$/p' "$page")"; then # text of the reader's own
+        mkdir "$name/data"
+        cat "$source"/docs/*.md >"$name/data/text"
+    fi
     (cd "$name" && timeout -k 5 60 bash -eo pipefail "../$name.sh" >../out 2>../err) ||
         { complain "the commands of docs/tutorials/$name.md fail"; show "$name.sh" out err; }
     while read -r link; do
