@@ -18,6 +18,7 @@
 #include "base/sum.h"
 #include "runtime/engine.h"
 #include "tests/gpu/gpus.h"
+#include "tests/settings.h"
 #include "tests/t.h"
 
 #define STEPS 6
@@ -65,21 +66,8 @@ static struct trial small(void)
 static void set(struct sherd_config *c, const struct trial *t)
 {
     T_OK(sherd_config_default(c));
-    c->shard.stage = t->stage;
-    c->shard.prefetch = t->prefetch;
-    c->shard.overlap = t->overlap;
-    c->shard.poison = t->poison;
+    SETTINGS_TAKE(c, t, RANKS);
     c->run.deterministic = 1;
-    c->run.graph = t->graph ? SHERD_GRAPH_ON : SHERD_GRAPH_OFF;
-    c->dtype.param = t->param;
-    c->dtype.reduce = t->reduce;
-    c->dtype.state = t->state;
-    c->dtype.master = t->master;
-    c->train.recompute = t->recompute;
-    c->batch.micro = t->micro;
-    c->batch.accum = t->accum;
-    c->batch.global = t->micro * t->accum * RANKS;
-    c->batch.seq = t->seq;
     c->optim.lr = 1e-3;
     c->schedule.warmup = 2;
     c->train.steps = 100;

@@ -18,6 +18,7 @@
 #include "model/model.h"
 #include "runtime/engine.h"
 #include "tests/ranks/job.h"
+#include "tests/settings.h"
 #include "tests/t.h"
 
 struct job job_default(void)
@@ -80,17 +81,7 @@ static int make_config(const struct job *job, struct sherd_config *c)
     if (st != SHERD_OK)
         return st;
     c->run.seed = 5;
-    c->shard.stage = job->stage;
-    c->shard.prefetch = job->prefetch;
-    c->shard.overlap = job->overlap;
-    c->shard.poison = job->poison;
-    c->run.graph = job->graph ? SHERD_GRAPH_ON : SHERD_GRAPH_OFF;
-    c->dtype.param = job->param;
-    c->dtype.reduce = job->reduce;
-    c->batch.micro = job->micro;
-    c->batch.accum = job->accum;
-    c->batch.global = job->micro * job->accum * job->world;
-    c->batch.seq = job->seq;
+    SETTINGS_TAKE(c, job, job->world);
     c->optim.lr = job->lr;
     c->optim.clip = job->clip;
     c->optim.weight_decay = job->weight_decay;
@@ -98,10 +89,7 @@ static int make_config(const struct job *job, struct sherd_config *c)
     c->schedule.kind = SHERD_LR_COSINE;
     c->schedule.warmup = 2;
     c->train.steps = JOB_MAX_STEPS;
-    c->train.recompute = job->recompute;
     c->log.every = job->lines;
-    c->dtype.master = job->master;
-    c->dtype.state = job->state;
     c->dtype.loss_scale = job->scale.fixed;
     if (job->scale.least > 0)
         c->dtype.min_loss_scale = job->scale.least;
