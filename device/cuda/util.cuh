@@ -158,21 +158,18 @@ static inline int round32(int64_t n, int max)
     return r < 32 ? 32 : r > max ? max : (int)r;
 }
 
+#define CASE_OF(name, own, T, ...)                                                                           \
+    case name: {                                                                                             \
+        typedef own T;                                                                                       \
+        __VA_ARGS__                                                                                          \
+    } break;
+
 /* Runs the statements with T as the element type; an operation returns EUNSUPPORTED for other types. */
 #define WITH_TYPE(op, type, T, ...)                                                                          \
     switch (type) {                                                                                          \
-    case SHERD_F32: {                                                                                        \
-        typedef float T;                                                                                     \
-        __VA_ARGS__                                                                                          \
-    } break;                                                                                                 \
-    case SHERD_BF16: {                                                                                       \
-        typedef bf16 T;                                                                                      \
-        __VA_ARGS__                                                                                          \
-    } break;                                                                                                 \
-    case SHERD_F16: {                                                                                        \
-        typedef f16 T;                                                                                       \
-        __VA_ARGS__                                                                                          \
-    } break;                                                                                                 \
+        CASE_OF(SHERD_F32, float, T, __VA_ARGS__)                                                            \
+        CASE_OF(SHERD_BF16, bf16, T, __VA_ARGS__)                                                            \
+        CASE_OF(SHERD_F16, f16, T, __VA_ARGS__)                                                              \
     default:                                                                                                 \
         return cuda_unsupported(op, type);                                                                   \
     }
@@ -180,14 +177,8 @@ static inline int round32(int64_t n, int max)
 /* The same for states of optimizers. */
 #define WITH_STATE(op, type, T, ...)                                                                         \
     switch (type) {                                                                                          \
-    case SHERD_F32: {                                                                                        \
-        typedef float T;                                                                                     \
-        __VA_ARGS__                                                                                          \
-    } break;                                                                                                 \
-    case SHERD_BF16: {                                                                                       \
-        typedef bf16 T;                                                                                      \
-        __VA_ARGS__                                                                                          \
-    } break;                                                                                                 \
+        CASE_OF(SHERD_F32, float, T, __VA_ARGS__)                                                            \
+        CASE_OF(SHERD_BF16, bf16, T, __VA_ARGS__)                                                            \
     default:                                                                                                 \
         return cuda_unsupported(op, type);                                                                   \
     }
