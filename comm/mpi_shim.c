@@ -132,7 +132,9 @@ static int leave_manager(void)
 /* Whoever is at work still is waited for with patience; from there on it is a matter of a moment. MPICH over
  * UCX may not come out of MPI_Finalize: ranks wait for each other to close connections while others wait for
  * them at the process manager, making no progress. So its ranks come together twice, that nobody leaves who
- * is still read from, and go without it. */
+ * is still read from, and go without it. Nothing here has a bound of its own, as MPI's calls cannot have one:
+ * say_goodbye waits for each stage with one, tells what did not come to its end, and the process leaves by
+ * _exit with this thread wherever it is. */
 static void leave(void)
 {
     come_together();
