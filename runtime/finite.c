@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Looking for the first value that is not finite: see runtime/finite.h. Values are looked at on the host,
- * where the element can be named; the order of looking is that of the step, so the first found is the origin.
+ * A step with a value that is not finite: see runtime/finite.h. Values are looked at on the host, where the
+ * element can be named; the order of looking is that of the step, so the first found is the origin.
  */
 #include "runtime/finite.h"
 
@@ -12,8 +12,10 @@
 #include <string.h>
 
 #include "base/half.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "comm/board.h"
 #include "model/model.h"
 #include "runtime/engine.h"
@@ -225,7 +227,9 @@ static void tell(const struct finding *all, int world, uint8_t *same, char *buf,
         n > 1 ? board_ranks(same, world, names, sizeof(names)) : "", n > 1 ? ")" : "");
 }
 
-int finite_find(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro, char *buf, size_t bytes)
+/* Collective. Runs the micro-batches of the step again, without its update, and writes what went wrong first
+ * to buf: tensor, layer, rank and micro-batch, the same on every rank. */
+static int find(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro, char *buf, size_t bytes)
 {
     int world = sherd_comm_size(e->comm);
     struct finder f = { .found = { .order = INT64_MAX } };
@@ -248,4 +252,72 @@ out:
     mem_free(all);
     mem_free(same);
     return st;
+}
+
+/* ---- the end of the step ---- */
+
+/* The gradient overflowed under a loss scale that may fall: the step is skipped, as is usual. 0: it is not
+ * so. */
+static int overflowed(struct sherd_engine *e)
+{
+    double before = e->scale.value;
+    if (!e->scale.dynamic || !scale_overflow(&e->scale, &e->config))
+        return 0;
+    e->skipped++;
+    e->skipped_in_row++;
+    if (sherd_comm_rank(e->comm) == 0 && e->scale.value < before)
+        log_info("step %lld is skipped (%lld in all): its gradient overflows at a loss scale of %.15g, which "
+                 "becomes %.15g",
+            (long long)e->step + 1, (long long)e->skipped, before, e->scale.value);
+    else if (sherd_comm_rank(e->comm) == 0)
+        log_info("step %lld is skipped (%lld in all): its gradient overflows at a loss scale of %.15g, which "
+                 "stays this time (dtype.hysteresis)",
+            (long long)e->step + 1, (long long)e->skipped, before);
+    return 1;
+}
+
+/* The step has a value that is not finite; its update has changed nothing. Finds where it came from, and then
+ * fails, or passes the step over where train.nonfinite says so. */
+static int end(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
+{
+    char where[800];
+    double kept[SCALAR_ALL]; /* looking writes over them */
+    memcpy(kept, e->host_scalars, sizeof(kept));
+    double loss = kept[SCALAR_LOSS], norm = kept[SCALAR_NORM];
+    int64_t limit = e->config.train.nonfinite_limit;
+    int st = graph_flush(e); /* looking writes over the gradient too */
+    if (st == SHERD_OK)
+        st = find(e, micro, n_micro, where, sizeof(where));
+    memcpy(e->host_scalars, kept, sizeof(kept));
+    if (st != SHERD_OK)
+        return step_give_up(e, st);
+    int skip = e->config.train.nonfinite == SHERD_NONFINITE_SKIP && !e->scale.dynamic;
+    if (skip && e->skipped_in_row < limit) {
+        e->skipped++;
+        e->skipped_in_row++;
+        if (sherd_comm_rank(e->comm) == 0)
+            log_warn(
+                "step %lld is skipped (%lld in a row of %lld allowed, %lld in all): loss sum %g, gradient norm %g; %s",
+                (long long)e->step + 1, (long long)e->skipped_in_row, (long long)limit, (long long)e->skipped,
+                isnan(loss) ? (double)NAN : loss, isnan(norm) ? (double)NAN : norm, where);
+        return SHERD_OK;
+    }
+    struct text why = { 0 };
+    if (skip)
+        text_add(&why, " after %lld steps skipped in a row (train.nonfinite_limit)", (long long)limit);
+    else if (e->scale.dynamic)
+        text_add(&why, " at a loss scale of %.15g, which cannot fall below %.15g (dtype.min_loss_scale)",
+            e->scale.value, e->config.dtype.min_loss_scale);
+    st = SHERD_FAIL(SHERD_ENONFINITE,
+        "step %lld%s: loss sum %g, gradient norm %g: %s; the weights are as before the step: try a lower "
+        "optim.lr, a longer schedule.warmup or other data",
+        (long long)e->step + 1, why.data ? why.data : "", isnan(loss) ? (double)NAN : loss,
+        isnan(norm) ? (double)NAN : norm, where);
+    text_finish(&why);
+    return st;
+}
+
+int finite_end(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
+{
+    return overflowed(e) ? SHERD_OK : end(e, micro, n_micro);
 }

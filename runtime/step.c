@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/rng.h"
 #include "base/status.h"
 #include "model/model.h"
@@ -484,67 +483,6 @@ int step_again(struct sherd_engine *e, const struct sherd_batch *micro, int n_mi
     return engine_settle(e);
 }
 
-/* The gradient overflowed under a loss scale that may fall: the step is skipped, as is usual. 0: it is not
- * so. */
-static int overflowed(struct sherd_engine *e)
-{
-    double before = e->scale.value;
-    if (!e->scale.dynamic || !scale_overflow(&e->scale, &e->config))
-        return 0;
-    e->skipped++;
-    e->skipped_in_row++;
-    if (sherd_comm_rank(e->comm) == 0 && e->scale.value < before)
-        log_info("step %lld is skipped (%lld in all): its gradient overflows at a loss scale of %.15g, which "
-                 "becomes %.15g",
-            (long long)e->step + 1, (long long)e->skipped, before, e->scale.value);
-    else if (sherd_comm_rank(e->comm) == 0)
-        log_info("step %lld is skipped (%lld in all): its gradient overflows at a loss scale of %.15g, which "
-                 "stays this time (dtype.hysteresis)",
-            (long long)e->step + 1, (long long)e->skipped, before);
-    return 1;
-}
-
-/* The step has a value that is not finite; its update has changed nothing. Finds where it came from, and then
- * fails, or passes the step over where train.nonfinite says so. */
-static int end_nonfinite(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
-{
-    char where[800];
-    double kept[SCALAR_ALL]; /* looking writes over them */
-    memcpy(kept, e->host_scalars, sizeof(kept));
-    double loss = kept[SCALAR_LOSS], norm = kept[SCALAR_NORM];
-    int64_t limit = e->config.train.nonfinite_limit;
-    int st = graph_flush(e); /* looking writes over the gradient too */
-    if (st == SHERD_OK)
-        st = finite_find(e, micro, n_micro, where, sizeof(where));
-    memcpy(e->host_scalars, kept, sizeof(kept));
-    if (st != SHERD_OK)
-        return step_give_up(e, st);
-    int skip = e->config.train.nonfinite == SHERD_NONFINITE_SKIP && !e->scale.dynamic;
-    if (skip && e->skipped_in_row < limit) {
-        e->skipped++;
-        e->skipped_in_row++;
-        if (sherd_comm_rank(e->comm) == 0)
-            log_warn(
-                "step %lld is skipped (%lld in a row of %lld allowed, %lld in all): loss sum %g, gradient norm %g; %s",
-                (long long)e->step + 1, (long long)e->skipped_in_row, (long long)limit, (long long)e->skipped,
-                isnan(loss) ? (double)NAN : loss, isnan(norm) ? (double)NAN : norm, where);
-        return SHERD_OK;
-    }
-    struct text why = { 0 };
-    if (skip)
-        text_add(&why, " after %lld steps skipped in a row (train.nonfinite_limit)", (long long)limit);
-    else if (e->scale.dynamic)
-        text_add(&why, " at a loss scale of %.15g, which cannot fall below %.15g (dtype.min_loss_scale)",
-            e->scale.value, e->config.dtype.min_loss_scale);
-    st = SHERD_FAIL(SHERD_ENONFINITE,
-        "step %lld%s: loss sum %g, gradient norm %g: %s; the weights are as before the step: try a lower "
-        "optim.lr, a longer schedule.warmup or other data",
-        (long long)e->step + 1, why.data ? why.data : "", isnan(loss) ? (double)NAN : loss,
-        isnan(norm) ? (double)NAN : norm, where);
-    text_finish(&why);
-    return st;
-}
-
 static int fill_stats(const struct sherd_engine *e, struct sherd_step_stats *out, double started, int skipped)
 {
     double count = e->host_scalars[SCALAR_COUNT];
@@ -586,8 +524,8 @@ int sherd_engine_step(
         return step_give_up(e, st);
     double loss = e->host_scalars[SCALAR_LOSS], norm = e->host_scalars[SCALAR_NORM];
     int skipped = !isfinite(loss) || !isfinite(norm);
-    if (skipped && !overflowed(e))
-        SHERD_TRY(end_nonfinite(e, micro, n_micro));
+    if (skipped)
+        SHERD_TRY(finite_end(e, micro, n_micro));
     if (!skipped) {
         e->skipped_in_row = 0;
         scale_good(&e->scale, &e->config);
