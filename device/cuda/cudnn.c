@@ -86,7 +86,7 @@ void graph_finish(struct graph *g)
         g->c->BackendDestroyDescriptor(g->all[--g->n_all]);
 }
 
-static desc_t make(struct graph *g, cudnnBackendDescriptorType_t type)
+desc_t graph_make(struct graph *g, cudnnBackendDescriptorType_t type)
 {
     if (g->st != SHERD_OK)
         return NULL;
@@ -104,7 +104,7 @@ static desc_t make(struct graph *g, cudnnBackendDescriptorType_t type)
     return d;
 }
 
-static void set(struct graph *g, desc_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+void graph_set(struct graph *g, desc_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
     int64_t n, const void *values)
 {
     if (g->st != SHERD_OK)
@@ -119,10 +119,10 @@ static void set(struct graph *g, desc_t d, cudnnBackendAttributeName_t name, cud
 
 static void set_desc(struct graph *g, desc_t d, cudnnBackendAttributeName_t name, desc_t value)
 {
-    set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
+    graph_set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
-static void finalize(struct graph *g, desc_t d, const char *what)
+void graph_finalize(struct graph *g, desc_t d, const char *what)
 {
     if (g->st != SHERD_OK)
         return;
@@ -133,7 +133,7 @@ static void finalize(struct graph *g, desc_t d, const char *what)
 
 static void add_op(struct graph *g, desc_t d, const char *what)
 {
-    finalize(g, d, what);
+    graph_finalize(g, d, what);
     if (g->st != SHERD_OK)
         return;
     if (g->n_ops == ARRAY_LEN(g->ops))
@@ -146,17 +146,17 @@ static desc_t tensor(
     struct graph *g, int64_t uid, struct dims dims, cudnnDataType_t type, bool is_virtual, bool by_value)
 {
     int64_t align = 16;
-    desc_t d = make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-    set(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
-    set(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims.n);
-    set(g, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, dims.stride);
-    set(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid);
-    set(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &align);
+    desc_t d = graph_make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    graph_set(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    graph_set(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims.n);
+    graph_set(g, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, dims.stride);
+    graph_set(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid);
+    graph_set(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &align);
     if (is_virtual)
-        set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
+        graph_set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
     if (by_value)
-        set(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value);
-    finalize(g, d, "tensor");
+        graph_set(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value);
+    graph_finalize(g, d, "tensor");
     return d;
 }
 
@@ -178,10 +178,10 @@ desc_t graph_scalar(struct graph *g, int64_t uid)
 void graph_matmul(struct graph *g, desc_t c, desc_t a, desc_t b)
 {
     cudnnDataType_t f32 = CUDNN_DATA_FLOAT;
-    desc_t kind = make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
-    set(g, kind, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &f32);
-    finalize(g, kind, "matmul kind");
-    desc_t op = make(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    desc_t kind = graph_make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+    graph_set(g, kind, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &f32);
+    graph_finalize(g, kind, "matmul kind");
+    desc_t op = graph_make(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
     set_desc(g, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
     set_desc(g, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
     set_desc(g, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
@@ -192,11 +192,11 @@ void graph_matmul(struct graph *g, desc_t c, desc_t a, desc_t b)
 void graph_reduce(struct graph *g, cudnnReduceTensorOp_t how, desc_t y, desc_t x)
 {
     cudnnDataType_t f32 = CUDNN_DATA_FLOAT;
-    desc_t kind = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
-    set(g, kind, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &f32);
-    set(g, kind, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &how);
-    finalize(g, kind, "reduction kind");
-    desc_t op = make(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    desc_t kind = graph_make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+    graph_set(g, kind, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &f32);
+    graph_set(g, kind, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &how);
+    graph_finalize(g, kind, "reduction kind");
+    desc_t op = graph_make(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
     set_desc(g, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, kind);
     set_desc(g, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
     set_desc(g, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
@@ -205,7 +205,7 @@ void graph_reduce(struct graph *g, cudnnReduceTensorOp_t how, desc_t y, desc_t x
 
 void graph_reshape(struct graph *g, desc_t y, desc_t x)
 {
-    desc_t op = make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+    desc_t op = graph_make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
     set_desc(g, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
     set_desc(g, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y);
     add_op(g, op, "reshape");
@@ -215,13 +215,13 @@ void graph_pointwise(struct graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t
     desc_t x, desc_t b, desc_t t, int64_t axis)
 {
     float one = 1.0f;
-    desc_t kind = make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-    set(g, kind, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
-    set(g, kind, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &precision);
+    desc_t kind = graph_make(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+    graph_set(g, kind, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    graph_set(g, kind, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &precision);
     if (mode == CUDNN_POINTWISE_GEN_INDEX)
-        set(g, kind, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
-    finalize(g, kind, "pointwise kind");
-    desc_t op = make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+        graph_set(g, kind, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
+    graph_finalize(g, kind, "pointwise kind");
+    desc_t op = graph_make(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     set_desc(g, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, kind);
     set_desc(g, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
     set_desc(g, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
@@ -229,17 +229,15 @@ void graph_pointwise(struct graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t
         set_desc(g, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
     if (t)
         set_desc(g, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t);
-    set(g, op, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, CUDNN_TYPE_FLOAT, 1, &one);
-    set(g, op, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, CUDNN_TYPE_FLOAT, 1, &one);
+    graph_set(g, op, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1, CUDNN_TYPE_FLOAT, 1, &one);
+    graph_set(g, op, CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2, CUDNN_TYPE_FLOAT, 1, &one);
     add_op(g, op, "pointwise");
 }
 
-/* Whether the engine of a configuration says that two runs may differ. An engine that does not answer counts
- * as one that may. */
-static int may_differ(struct graph *g, desc_t config)
+int graph_may_differ(struct graph *g, desc_t config)
 {
     const struct cudnn *c = g->c;
-    desc_t engine = make(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    desc_t engine = graph_make(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     int64_t n = 0;
     if (!engine ||
@@ -254,8 +252,7 @@ static int may_differ(struct graph *g, desc_t config)
     return 0;
 }
 
-/* A plan for one configuration; a refusal is cuDNN's status and no failure of ours. */
-static cudnnStatus_t plan_one(struct graph *g, desc_t config, desc_t *plan, size_t *workspace)
+cudnnStatus_t graph_take(struct graph *g, desc_t config, desc_t *plan, size_t *workspace)
 {
     const struct cudnn *c = g->c;
     int64_t n = 0, bytes = 0;
@@ -279,26 +276,32 @@ static cudnnStatus_t plan_one(struct graph *g, desc_t config, desc_t *plan, size
     return s;
 }
 
-/* Fills configs[0..*n-1], best first. */
-static void ask_heuristics(struct graph *g, desc_t *configs, int64_t *n, int64_t most)
+desc_t graph_operations(struct graph *g)
 {
-    cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
-    desc_t graph = make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-    set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops, g->ops);
-    set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->c->handle);
-    finalize(g, graph, "operation graph");
-    desc_t heur = make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-    set_desc(g, heur, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
-    set(g, heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-    finalize(g, heur, "heuristics");
+    desc_t graph = graph_make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    graph_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops, g->ops);
+    graph_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &g->c->handle);
+    graph_finalize(g, graph, "operation graph");
+    return graph;
+}
+
+void graph_heuristics(struct graph *g, desc_t operations, cudnnBackendHeurMode_t mode, desc_t *configs,
+    int64_t *n, int64_t most)
+{
+    *n = 0;
+    desc_t heur = graph_make(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    set_desc(g, heur, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations);
+    graph_set(g, heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    graph_finalize(g, heur, "heuristics");
     for (int64_t i = 0; i < most; i++)
-        configs[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+        configs[i] = graph_make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (g->st != SHERD_OK)
         return;
     cudnnStatus_t s = g->c->BackendGetAttribute(
         heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, most, n, configs);
     if (s != CUDNN_STATUS_SUCCESS)
         g->st = fail(g->c, s, "heuristics");
+    *n = MIN(*n, most);
 }
 
 int graph_plan(struct graph *g, int deterministic, desc_t *plan, size_t *workspace)
@@ -307,14 +310,14 @@ int graph_plan(struct graph *g, int deterministic, desc_t *plan, size_t *workspa
     int64_t n = 0, differing = 0;
     cudnnStatus_t s = CUDNN_STATUS_NOT_SUPPORTED;
     *plan = NULL;
-    ask_heuristics(g, configs, &n, ARRAY_LEN(configs));
+    graph_heuristics(g, graph_operations(g), CUDNN_HEUR_MODE_A, configs, &n, ARRAY_LEN(configs));
     SHERD_TRY(g->st);
-    for (int64_t i = 0; i < MIN(n, (int64_t)ARRAY_LEN(configs)); i++) {
-        if (deterministic && may_differ(g, configs[i])) {
+    for (int64_t i = 0; i < n; i++) {
+        if (deterministic && graph_may_differ(g, configs[i])) {
             differing++;
             continue;
         }
-        s = plan_one(g, configs[i], plan, workspace);
+        s = graph_take(g, configs[i], plan, workspace);
         if (s == CUDNN_STATUS_SUCCESS)
             return SHERD_OK;
     }

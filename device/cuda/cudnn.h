@@ -80,6 +80,25 @@ void graph_pointwise(struct graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t
  * say they are not. The caller destroys *plan. EUNSUPPORTED where no engine remains. */
 int graph_plan(struct graph *g, int deterministic, desc_t *plan, size_t *workspace);
 
+/* ---- the steps of graph_plan, for whoever chooses the engine himself ---- */
+
+/* Descriptors that live as long as the graph: made empty, filled, finished. `what` is for messages. */
+desc_t graph_make(struct graph *g, cudnnBackendDescriptorType_t type);
+void graph_set(struct graph *g, desc_t d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+    int64_t n, const void *values);
+void graph_finalize(struct graph *g, desc_t d, const char *what);
+/* All operations as one descriptor: the end of the description. */
+desc_t graph_operations(struct graph *g);
+/* Fills configs[0..*n-1], at most `most` and best first. */
+void graph_heuristics(struct graph *g, desc_t operations, cudnnBackendHeurMode_t mode, desc_t *configs,
+    int64_t *n, int64_t most);
+/* Whether the engine of a configuration says that two runs may differ. An engine that does not answer counts
+ * as one that may. */
+int graph_may_differ(struct graph *g, desc_t config);
+/* A plan for one configuration, the caller's to destroy; a refusal is cuDNN's status and no failure of ours.
+ */
+cudnnStatus_t graph_take(struct graph *g, desc_t config, desc_t *plan, size_t *workspace);
+
 int cudnn_run(const struct cudnn *c, cudaStream_t stream, desc_t plan, int n, const int64_t *uids,
     void *const *pointers, void *workspace);
 

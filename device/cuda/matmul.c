@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Matrix products by cuBLASLt, with plans kept for the shapes seen. cuBLASLt counts columns first: our
- * row-major c[m,n] is its column-major n x m, so it is asked for transposed(c) = transposed(b) transposed(a),
- * and no data moves. Float products are float throughout (no TF32); sums of 16-bit products are float. Only
- * algorithms that give the same bits at every run are allowed; which of them is used is the library's first
- * answer, or, where the device was opened with `tune`, the one that was fastest here.
+ * Matrix products by cuBLASLt, with plans kept for the shapes seen. Float products are float throughout
+ * (no TF32); sums of 16-bit products are float. Only algorithms that give the same bits at every run are
+ * allowed; which of them is used is the library's first answer, or, where the device was opened with `tune`,
+ * the one that was fastest here.
  */
-#include <cublasLt.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,29 +15,12 @@
 #include "base/status.h"
 #include "device/choices.h"
 #include "device/cuda/launch.h"
+#include "device/cuda/matmul_plan.h"
 #include "device/ops.h"
 
 #define PLANS 1024 /* slots, a power of two; a model has some tens of shapes */
 #define PROBES 8   /* slots looked at before one is taken over */
 #define TRIED 8    /* answers of the library that are timed */
-
-/* All that an algorithm depends on. No padding: compared and hashed as bytes. */
-struct plan_key {
-    int32_t m, n, k;
-    int32_t lda, ldc;
-    uint8_t trans_a, trans_b, type, c_type;
-    uint8_t bias, beta, in_place, workspace; /* each 0 or 1 */
-    uint8_t align_a, align_b, align_c, align_d;
-    uint8_t used, unused[3];
-};
-
-struct plan {
-    struct plan_key key;
-    int plain; /* the library has no algorithm: our own kernel */
-    cublasLtMatmulDescOpaque_t desc;
-    cublasLtMatrixLayoutOpaque_t a, b, c; /* c and d share a layout */
-    cublasLtMatmulAlgo_t algo;
-};
 
 _Static_assert(sizeof(struct plan_key) == CHOICE_KEY_BYTES, "the key of a choice is that of a plan");
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == CHOICE_VALUE_BYTES, "the value of a choice is an algorithm");
@@ -50,16 +31,6 @@ struct matmul_plans {
     struct choices choices; /* what tuning found, here and in earlier runs */
     struct plan plans[PLANS];
 };
-
-static int check_at(cublasStatus_t status, const char *what, const char *file, int line)
-{
-    if (status == CUBLAS_STATUS_SUCCESS)
-        return SHERD_OK;
-    return sherd_fail_at(SHERD_EDEVICE, file, line, "%s: %s (%s)", what, cublasLtGetStatusString(status),
-        cublasLtGetStatusName(status));
-}
-#define LT_CHECK(call) check_at(call, #call, __FILE__, __LINE__)
-#define LT_TRY(call) SHERD_TRY(LT_CHECK(call))
 
 /* Choices hold for one model of GPU and one version of the library. */
 static int open_choices(struct cuda_device *cd, const char *folder)
@@ -107,50 +78,6 @@ void matmul_close(struct cuda_device *cd)
 
 /* ---- plans ---- */
 
-/* The largest power of two up to 256 that divides the address. */
-static uint8_t alignment(const void *p)
-{
-    uintptr_t x = (uintptr_t)p | 256;
-    return (uint8_t)__builtin_ctzll(x);
-}
-
-static cudaDataType_t lt_type(int type)
-{
-    return type == SHERD_F32 ? CUDA_R_32F : type == SHERD_BF16 ? CUDA_R_16BF : CUDA_R_16F;
-}
-
-/* The library adds the bias where it has the type of the output; else a kernel of ours does. */
-static int bias_inside(const struct sherd_matmul *a)
-{
-    return a->bias && a->type == a->c_type;
-}
-
-static struct plan_key key_of(const struct sherd_matmul *a, int workspace)
-{
-    int bias = bias_inside(a);
-    uint8_t align_d = alignment(a->c);
-    return (struct plan_key){ .m = (int32_t)a->m,
-        .n = (int32_t)a->n,
-        .k = (int32_t)a->k,
-        .lda = (int32_t)(a->a_pitch   ? a->a_pitch
-                         : a->trans_a ? a->m
-                                      : a->k),
-        .ldc = (int32_t)(a->c_pitch ? a->c_pitch : a->n),
-        .trans_a = a->trans_a != 0,
-        .trans_b = a->trans_b != 0,
-        .type = (uint8_t)a->type,
-        .c_type = (uint8_t)a->c_type,
-        .bias = (uint8_t)bias,
-        .beta = a->add != NULL,
-        .in_place = a->add == a->c,
-        .workspace = workspace != 0,
-        .align_a = alignment(a->a),
-        .align_b = alignment(a->b),
-        .align_c = a->add ? alignment(a->add) : align_d,
-        .align_d = bias ? MIN(align_d, alignment(a->bias)) : align_d,
-        .used = 1 };
-}
-
 static uint32_t hash(const struct plan_key *key)
 {
     const unsigned char *p = (const unsigned char *)key;
@@ -160,61 +87,9 @@ static uint32_t hash(const struct plan_key *key)
     return h;
 }
 
-/* The library's first operand is our b, its second our a. */
-static int describe(struct plan *p)
+static struct plan_room room_of(const struct cuda_queue *cq)
 {
-    const struct plan_key *key = &p->key;
-    cublasOperation_t op_b = key->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasOperation_t op_a = key->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    uint64_t m = (uint64_t)key->m, n = (uint64_t)key->n, k = (uint64_t)key->k;
-    cublasLtEpilogue_t epilogue = key->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    LT_TRY(cublasLtMatmulDescInit(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    LT_TRY(cublasLtMatmulDescSetAttribute(&p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &op_b, sizeof(op_b)));
-    LT_TRY(cublasLtMatmulDescSetAttribute(&p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &op_a, sizeof(op_a)));
-    LT_TRY(
-        cublasLtMatmulDescSetAttribute(&p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)));
-    LT_TRY(cublasLtMatrixLayoutInit(&p->b, lt_type(key->type), key->trans_b ? k : n, key->trans_b ? n : k,
-        (int64_t)(key->trans_b ? k : n)));
-    LT_TRY(cublasLtMatrixLayoutInit(
-        &p->a, lt_type(key->type), key->trans_a ? m : k, key->trans_a ? k : m, key->lda));
-    LT_TRY(cublasLtMatrixLayoutInit(&p->c, lt_type(key->c_type), n, m, key->ldc));
-    return SHERD_OK;
-}
-
-static int prefer(cublasLtMatmulPreferenceOpaque_t *pref, const struct plan_key *key)
-{
-    /* Parts of a sum over k are added in a fixed order and in float, never in place. */
-    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    uint64_t workspace = key->workspace ? CUDA_WORKSPACE_BYTES : 0;
-    uint32_t a = 1u << key->align_b, b = 1u << key->align_a, c = 1u << key->align_c, d = 1u << key->align_d;
-    const struct {
-        cublasLtMatmulPreferenceAttributes_t name;
-        const void *value;
-        size_t bytes;
-    } set[] = {
-        { CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof(reductions) },
-        { CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace) },
-        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a, sizeof(a) },
-        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b, sizeof(b) },
-        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof(c) },
-        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &d, sizeof(d) },
-    };
-    LT_TRY(cublasLtMatmulPreferenceInit(pref));
-    for (size_t i = 0; i < ARRAY_LEN(set); i++)
-        LT_TRY(cublasLtMatmulPreferenceSetAttribute(pref, set[i].name, set[i].value, set[i].bytes));
-    return SHERD_OK;
-}
-
-static int run_algo(const struct matmul_plans *plans, struct plan *p, const cublasLtMatmulAlgo_t *algo,
-    const struct cuda_queue *cq, const struct sherd_matmul *a, void *out)
-{
-    const float alpha = 1, beta = a->add ? 1 : 0;
-    if (p->key.bias)
-        LT_TRY(cublasLtMatmulDescSetAttribute(
-            &p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &a->bias, sizeof(a->bias)));
-    return LT_CHECK(cublasLtMatmul(plans->handle, &p->desc, &alpha, a->b, &p->b, a->a, &p->a, &beta,
-        a->add ? a->add : out, &p->c, out, &p->c, algo, cq->workspace,
-        cq->workspace ? CUDA_WORKSPACE_BYTES : 0, cq->stream));
+    return (struct plan_room){ cq->workspace, cq->workspace ? CUDA_WORKSPACE_BYTES : 0 };
 }
 
 /* ---- choosing ---- */
@@ -236,7 +111,8 @@ static int time_algo(const struct trial *t, const cublasLtMatmulAlgo_t *algo, in
     for (int i = -1; i < runs; i++) {
         if (i == 0)
             CUDA_TRY(cudaEventRecord(t->from, t->cq->stream));
-        if (run_algo(t->plans, t->plan, algo, t->cq, t->a, t->out) != SHERD_OK)
+        if (plan_run(t->plans->handle, t->plan, algo, t->a, t->out, room_of(t->cq), t->cq->stream) !=
+            SHERD_OK)
             return SHERD_OK;
     }
     CUDA_TRY(cudaEventRecord(t->to, t->cq->stream));
@@ -334,7 +210,7 @@ static int choose(struct sherd_queue *queue, struct plan *p, const struct sherd_
     int found = 0, best = 0;
     if (plans->tune && recall(plans, p))
         return SHERD_OK;
-    SHERD_TRY(prefer(&pref, &p->key));
+    SHERD_TRY(plan_prefer(&pref, &p->key, room_of(cuda_queue(queue)).bytes));
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         plans->handle, &p->desc, &p->b, &p->a, &p->c, &p->c, &pref, plans->tune ? TRIED : 1, results, &found);
     if (status == CUBLAS_STATUS_SUCCESS && found > 0) {
@@ -353,64 +229,50 @@ static int choose(struct sherd_queue *queue, struct plan *p, const struct sherd_
     return SHERD_OK;
 }
 
-static int has_plan(const struct matmul_plans *plans, const struct plan_key *key)
+/* The slot that holds the plan, or else one to make it in. A full neighbourhood gives up its first slot. */
+static struct plan *slot_of(struct matmul_plans *plans, const struct plan_key *key)
 {
     uint32_t home = hash(key);
-    for (uint32_t i = 0; i < PROBES; i++)
-        if (memcmp(&plans->plans[(home + i) % PLANS].key, key, sizeof(*key)) == 0)
-            return 1;
-    return 0;
+    for (uint32_t i = 0; i < PROBES; i++) {
+        struct plan *p = &plans->plans[(home + i) % PLANS];
+        if (!p->key.used || memcmp(&p->key, key, sizeof(*key)) == 0)
+            return p;
+    }
+    return &plans->plans[home % PLANS];
 }
 
-/* The plan for a key, made at its first use. A full neighbourhood gives up its first slot. */
-static int find_plan(
-    struct sherd_queue *queue, const struct plan_key *key, const struct sherd_matmul *a, struct plan **out)
+static int make_plan(
+    struct sherd_queue *queue, struct plan *p, const struct plan_key *key, const struct sherd_matmul *a)
 {
-    struct matmul_plans *plans = cuda_device(queue->dev)->plans;
-    uint32_t home = hash(key);
-    struct plan *p = NULL;
-    for (uint32_t i = 0; i < PROBES; i++) {
-        p = &plans->plans[(home + i) % PLANS];
-        if (!p->key.used)
-            break;
-        if (memcmp(&p->key, key, sizeof(*key)) == 0) {
-            *out = p;
-            return SHERD_OK;
-        }
-        p = NULL;
-    }
-    if (!p)
-        p = &plans->plans[home % PLANS];
-    memset(p, 0, sizeof(*p));
-    p->key = *key;
-    int st = describe(p);
+    *p = (struct plan){ .key = *key };
+    int st = plan_describe(p);
     if (st == SHERD_OK)
         st = choose(queue, p, a);
     p->key.used = st == SHERD_OK;
-    *out = p;
     return st;
 }
 
-static int matmul(struct sherd_queue *queue, const struct sherd_matmul *a, const struct plan_key *key)
+static int run_plan(struct sherd_queue *queue, struct plan *p, const struct sherd_matmul *a)
 {
-    struct matmul_plans *plans = cuda_device(queue->dev)->plans;
-    struct cuda_queue *cq = cuda_queue(queue);
-    struct plan *plan = NULL;
     cudaStream_t stream = cuda_enter(queue);
-    SHERD_TRY(find_plan(queue, key, a, &plan));
-    if (plan->plain)
+    if (p->plain)
         return cuda_matmul_plain(stream, a);
-    SHERD_TRY(run_algo(plans, plan, &plan->algo, cq, a, a->c));
-    return a->bias && !plan->key.bias ? cuda_add_bias(stream, a) : SHERD_OK;
+    SHERD_TRY(plan_run(
+        cuda_device(queue->dev)->plans->handle, p, &p->algo, a, a->c, room_of(cuda_queue(queue)), stream));
+    return a->bias && !p->key.bias ? cuda_add_bias(stream, a) : SHERD_OK;
 }
 
 static int matmul_one(struct sherd_queue *queue, const struct sherd_matmul *a)
 {
-    struct plan_key key = key_of(a, cuda_queue(queue)->workspace != NULL);
-    if (has_plan(cuda_device(queue->dev)->plans, &key))
-        return matmul(queue, a, &key);
+    struct plan_key key = plan_key_of(a, cuda_queue(queue)->workspace != NULL);
+    struct plan *p = slot_of(cuda_device(queue->dev)->plans, &key);
+    if (memcmp(&p->key, &key, sizeof(key)) == 0)
+        return run_plan(queue, p, a);
+    cuda_enter(queue);
     size_t before = cuda_room(queue->dev);
-    int st = matmul(queue, a, &key);
+    int st = make_plan(queue, p, &key, a);
+    if (st == SHERD_OK)
+        st = run_plan(queue, p, a);
     cuda_took(queue->dev, before);
     return st;
 }
