@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * search [--only products|attention|nothing] [--seconds N] [--tuned FOLDER] [--all FILE] CONFIG
- * [KEY=VALUE
- * ...] How good is what sherd takes for each matrix product and for attention of one step, beside the best of
- * all that cuBLASLt and cuDNN offer? Each way is timed cool (short bursts) and hot (without pause, at the
- * power limit), with its energy. All measuring is done by a child: candidates may well fault or hang, and
- * then the next child goes on with the others.
+ * How good is what sherd takes for each matrix product and for attention of one step, beside the best of all
+ * that cuBLASLt and cuDNN offer? Each way is timed cool (short bursts) and hot (without pause, at the power
+ * limit), with its energy. All measuring is done by a child: candidates may well fault or hang, and then the
+ * next child goes on with the others. bench/README.md says how to call it.
  */
 #include "bench/search.h"
 

@@ -9,10 +9,9 @@
 #ifndef SHERD_BENCH_SEARCH_H
 #define SHERD_BENCH_SEARCH_H
 
-#include <cuda_runtime_api.h>
-
 #include <sherd/config.h>
 
+#include "device/cuda/launch.h"
 #include "device/ops.h"
 
 #define CONTESTS 32

@@ -19,7 +19,6 @@
 #include "base/half.h"
 #include "base/mem.h"
 #include "base/status.h"
-#include "device/cuda/launch.h"
 
 #define ROUGH_MOST 2.0f   /* times the best: not called twice */
 #define FORCED 2          /* candidates that are always measured: sherd's, the library's first */

@@ -17,7 +17,6 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "device/choices.h"
-#include "device/cuda/launch.h"
 #include "device/cuda/matmul_plan.h"
 
 #define SETS 3 /* of operands, in turns: nothing is left of the last call in the L2 */
