@@ -339,6 +339,14 @@ static void names_elsewhere_are_suggested(void **state)
         { "batch.train_micro_batch_size_per_gpu", "batch.micro" },
         { "zero_optimization", "shard.stage" },
         { "model.vocab_size", "model.vocab" },
+        { "learning_rate", "optim.lr" },
+        { "weight_decay", "optim.weight_decay" },
+        { "warmup_ratio", "schedule.warmup" },
+        { "eval_steps", "train.eval_every" },
+        { "save.load_best_model_at_end", "save.keep_best" },
+        { "report_to", "log.tensorboard" },
+        { "resume_from_checkpoint", "run.resume" },
+        { "model_name_or_path", "model.from" },
     };
     for (size_t i = 0; i < ARRAY_LEN(pairs); i++) {
         assert_non_null(key_suggest(pairs[i].theirs));
