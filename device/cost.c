@@ -59,6 +59,12 @@ static double norm_backward_bytes(const struct sherd_norm_backward *a)
            of(SHERD_F32, a->rows) * (a->kind == SHERD_LAYER_NORM ? 2 : 1);
 }
 
+/* Of an update: float masters are read and written, and the rounded copy is written; or both halves are. */
+static double weight_bytes(int64_t n, int param, enum sherd_dtype type, int low)
+{
+    return (low ? of(type, n) + 4.0 * (double)n : of(SHERD_F32, 2 * n)) + (param ? of(type, n) : 0);
+}
+
 double op_bytes(enum op_index op, const void *args)
 {
     switch (op) {
@@ -89,10 +95,10 @@ double op_bytes(enum op_index op, const void *args)
         CASE(embed_backward,
             of(a->type, a->batch * a->seq * a->width) + of(a->grad_type, 2 * a->batch * a->seq * a->width))
         CASE(loss, of(a->type, a->rows * a->vocab) * (a->backward ? 2 : 1))
-        CASE(adamw,
-            of(a->grad_type, a->n) + of(SHERD_F32, 6 * a->n) + (a->param ? of(a->param_type, a->n) : 0))
-        CASE(sgd, of(a->grad_type, a->n) + of(SHERD_F32, (a->m ? 4 : 2) * a->n) +
-                      (a->param ? of(a->param_type, a->n) : 0))
+        CASE(adamw, weight_bytes(a->n, a->param != NULL, a->param_type, a->low != NULL) +
+                        of(a->grad_type, a->n) + of(a->state_type, 4 * a->n))
+        CASE(sgd, weight_bytes(a->n, a->param != NULL, a->param_type, a->low != NULL) +
+                      of(a->grad_type, a->n) + (a->m ? of(a->state_type, 2 * a->n) : 0))
         CASE(square_sum, of(a->type, a->n))
 #undef CASE
     default:
