@@ -580,10 +580,10 @@ static void begin_heat(struct bench *b, int64_t n, double before, double between
 static void usage(FILE *to)
 {
     fprintf(to,
-        "usage: kernels [--device cpu|cuda[:N]] [--hot] [--model llama|gpt2] [--only WORD] [--turns N] "
+        "usage: kernels [--device cpu|cuda[:N]] [--hot] [--model llama|gpt2] [--only WORDS] [--turns N] "
         "[--rows N]\n"
         "  --hot    a matrix product runs between, so that the clock is that of a step\n"
-        "  --only   the operations with WORD in their name\n"
+        "  --only   the operations with one of the WORDS (norm,rope) in their name\n"
         "  --turns  measurements of each, 1 to 99; their median is shown (7)\n"
         "  --rows   rows of activations of the Llama, twice as many of GPT-2; weights in proportion\n"
         "           (16384)\n");
@@ -651,10 +651,23 @@ struct list {
     int n;
 };
 
+/* Whether one of the words, separated by commas, is in the name; NULL: yes. */
+static int has_word(const char *name, const char *words)
+{
+    char word[64];
+    while (words && *words) {
+        size_t n = strcspn(words, ",");
+        snprintf(word, sizeof(word), "%.*s", (int)n, words);
+        if (n > 0 && strstr(name, word))
+            return 1;
+        words += n + (words[n] == ',');
+    }
+    return !words;
+}
+
 static int wanted(const struct bench *b, const struct list *l, const struct work *w)
 {
-    return (!b->o.model || strcmp(b->o.model, l->shape.name) == 0) &&
-           (!b->o.only || strstr(op_names[w->op], b->o.only));
+    return (!b->o.model || strcmp(b->o.model, l->shape.name) == 0) && has_word(op_names[w->op], b->o.only);
 }
 
 static void run(struct bench *b, const struct list *lists, int n_lists)
@@ -666,7 +679,7 @@ static void run(struct bench *b, const struct list *lists, int n_lists)
                 b->bytes = MAX(b->bytes, each * (size_t)sets_of(b, each));
         }
     if (b->bytes == 0) {
-        fprintf(stderr, "kernels: no operation has \"%s\" in its name\n", b->o.only);
+        fprintf(stderr, "kernels: no operation has one of \"%s\" in its name\n", b->o.only);
         exit(2);
     }
     b->memory = device_take(b, b->bytes);
@@ -700,7 +713,7 @@ int main(int argc, char **argv)
     b.small = device_take(&b, SMALL);
     fill_block(&b);
     if (b.o.hot)
-        begin_heat(&b, gpu ? 8192 : 512, gpu ? 3 : 0.1, gpu ? 15e-3 : 1e-2);
+        begin_heat(&b, gpu ? 8192 : 512, gpu ? 1.5 : 0.1, gpu ? 15e-3 : 1e-2);
     printf("%s%s, medians of %d\n", sherd_device_name(b.dev), b.o.hot ? ", hot" : "", b.o.turns);
     run(&b, lists, (int)ARRAY_LEN(lists));
     void *all[] = { b.memory, b.block, b.small, b.heat_mem };
