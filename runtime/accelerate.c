@@ -224,18 +224,18 @@ int accelerate_ranks(struct sherd_config *config, int world)
     struct config_origin *origin = config->origin;
     const struct config_late *late = &origin->late;
     struct foreign f = { config, origin, &foreign_accelerate, origin->name, NULL };
-    double ranks = late->ranks.value, hosts = late->hosts;
+    long long ranks = (long long)late->ranks.value, hosts = (long long)late->hosts;
     if (!late->ranks.where)
         return SHERD_OK;
     if (world == 0 || ranks < 1 || ranks == world) /* below 1 it leaves the number to Slurm */
         return foreign_remark(&f, CONFIG_IDLE, late->ranks.theirs, LAUNCH);
     if (hosts > 1)
         return foreign_remark(&f, CONFIG_DIFFERENT, late->ranks.theirs,
-            "%g ranks on %g hosts there, %d here; `sherd launch --nnodes %g --nproc-per-node %g` on each host starts "
+            "%lld ranks on %lld hosts there, %d here; `sherd launch --nnodes %lld --nproc-per-node %lld` on each host starts "
             "as many",
             ranks, hosts, world, hosts, ranks / hosts);
     return foreign_remark(&f, CONFIG_DIFFERENT, late->ranks.theirs,
-        "%g rank%s there, %d here; --ranks %g starts as many", ranks, ranks > 1 ? "s" : "", world, ranks);
+        "%lld rank%s there, %d here; --ranks %lld starts as many", ranks, ranks > 1 ? "s" : "", world, ranks);
 }
 
 static int translate(struct foreign *f)
