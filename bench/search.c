@@ -36,7 +36,7 @@ struct shared {
 };
 
 struct options {
-    const char *only, *config, *all_file;
+    const char *only, *config, *all_file, *improve;
     char tuned[256];
     double seconds;
 };
@@ -44,7 +44,7 @@ struct options {
 static int usage(const char *why)
 {
     fprintf(stderr,
-        "%s\nuse: search [--only products|attention|nothing] [--seconds N] [--tuned FOLDER] [--all FILE] "
+        "%s\nuse: search [--only products|attention|nothing] [--seconds N] [--tuned FOLDER] [--improve FOLDER] [--all FILE] "
         "CONFIG [KEY=VALUE ...]\n",
         why);
     return 2;
@@ -227,6 +227,8 @@ static int parse(struct options *o, int argc, char **argv, int *at)
             o->seconds = atof(value);
         else if (strcmp(name, "--tuned") == 0 && *value)
             snprintf(o->tuned, sizeof(o->tuned), "%s", value);
+        else if (strcmp(name, "--improve") == 0 && *value)
+            o->improve = value;
         else if (strcmp(name, "--all") == 0 && *value)
             o->all_file = value;
         else
@@ -346,6 +348,10 @@ int main(int argc, char **argv)
     code = s->n > 0 ? run_children(s, &o) : 0;
     print_sum(s, 1, "products");
     print_sum(s, 0, "attention");
+    if (o.improve && search_improve(s->all, s->n, o.improve) != SHERD_OK) {
+        fprintf(stderr, "%s\n", sherd_error());
+        code = 1;
+    }
     if (o.all_file)
         write_all(s, o.all_file);
     if (made)

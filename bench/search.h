@@ -26,6 +26,7 @@ struct candidate {
     float watts, mhz;                   /* while hot; 0: not known */
     double hot_ms, hot_calls, energy_j, energy_s, mhz_sum;
     int turns;
+    size_t workspace;    /* bytes; of a product */
     int answer;          /* its number among the library's answers to sherd's own question, from 1; 0: none */
     unsigned char bad;   /* does not run, gives something else, or took the process with it */
     unsigned char apart; /* sherd could not use it as it is: shown, not compared with */
@@ -95,6 +96,10 @@ int meter_rank(struct meter *m, struct contest *c, const struct runner *r);
  * `seconds` or so, and rank them. */
 int search_product(struct meter *m, struct contest *c, double seconds);
 int search_attention(struct meter *m, struct contest *c, double seconds);
+
+/* Writes what lies in `folder`, a cache of sherd's choices, with the best hot ones instead, to folder/better.
+ */
+int search_improve(const struct contest *all, int n, const char *folder);
 
 #define CU_CHECK(call)                                                                                       \
     ((call) == cudaSuccess                                                                                   \

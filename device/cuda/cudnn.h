@@ -47,7 +47,7 @@ struct graph {
     int st;
     int n_all, n_ops;
     int64_t next_uid; /* of virtual tensors */
-    cudnnBackendDescriptor_t all[192], ops[48];
+    cudnnBackendDescriptor_t all[256], ops[48];
 };
 
 typedef cudnnBackendDescriptor_t desc_t;
