@@ -98,8 +98,8 @@ static void weights_are_passes_of_an_epoch(void **state)
             int count[3][A_WINDOWS] = { { 0 } };
             struct sampler s = { mix.draws, 5, shuffle };
             for (int64_t g = 0; g < 2 * mix.draws; g++) {
-                int source;
-                int64_t window;
+                int source = -1;
+                int64_t window = -1;
                 locate(&mix, mix_at(&mix, &s, SEQ, g), &source, &window);
                 assert_true(window < mix.sources[source].windows);
                 count[source][window]++;
@@ -112,8 +112,8 @@ static void weights_are_passes_of_an_epoch(void **state)
                 }
         }
         for (int64_t i = 0; i < mix.held; i++) {
-            int source;
-            int64_t window;
+            int source = -1;
+            int64_t window = -1;
             locate(&mix, mix_held_at(&mix, SEQ, i), &source, &window);
             assert_true(window >= mix.sources[source].windows);
         }
@@ -140,8 +140,8 @@ static void a_split_alone_keeps_the_order_of_the_rest(void **state)
 static void find_held(unsigned char held[3][A_WINDOWS], uint64_t seed, const double *weights)
 {
     struct mix mix;
-    int count[3][A_WINDOWS] = { { 0 } }, source;
-    int64_t window;
+    int count[3][A_WINDOWS] = { { 0 } }, source = -1;
+    int64_t window = -1;
     memset(held, 0, 3 * A_WINDOWS);
     assert_int_equal(mix_init(&mix, tokens, &desc, weights, 0.3, SEQ), SHERD_OK);
     mix.split_seed = seed;
