@@ -187,6 +187,16 @@ int sherd_device_describe(struct sherd_device *dev, char *buf, size_t bytes)
     return dev->ops->describe(dev, buf, bytes);
 }
 
+int sherd_device_bus(const char *name, char *buf, size_t bytes)
+{
+    const struct dev_ops *ops = NULL;
+    if (!name || !buf || bytes == 0)
+        return SHERD_FAIL(SHERD_EINVAL, "sherd_device_bus: name or buf is NULL, or there are 0 bytes");
+    buf[0] = '\0';
+    SHERD_TRY(find_kind(&ops, name));
+    return ops->bus ? ops->bus(name, buf, bytes) : SHERD_OK;
+}
+
 /* ---- memory ---- */
 
 /* Under the lock, with room already made. */

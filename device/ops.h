@@ -34,6 +34,7 @@ struct dev_ops {
     void (*close)(struct sherd_device *dev);
     int (*memory)(struct sherd_device *dev, size_t *total, size_t *available);
     int (*describe)(struct sherd_device *dev, char *buf, size_t bytes);
+    int (*bus)(const char *name, char *buf, size_t bytes); /* see sherd_device_bus; NULL: on none */
     int (*alloc)(struct sherd_device *dev, void **out, size_t bytes); /* 256-byte aligned */
     void (*free)(struct sherd_device *dev, void *p);
     int (*host_alloc)(struct sherd_device *dev, void **out, size_t bytes);

@@ -24,7 +24,7 @@ static const struct foreign_key keys[] = {
         "refused; fp16 without DeepSpeed: `dtype.loss_scale_window` 2000, `dtype.hysteresis` 1"),
     NOTE("debug", BOOL, "what ranks send each other is checked when they start"),
     NOTE("downcast_bf16", ANY, "it is for TPUs"),
-    NOTE("enable_cpu_affinity", BOOL, "cores are shared among the ranks of a host"),
+    NOTE("enable_cpu_affinity", BOOL, "ranks on GPUs keep to cores near them, see run.bind"),
     NOTE("dynamo_backend", TEXT, "models are compiled already"),
     NOTE("dynamo_config.*", ANY, "models are compiled already"),
     CODE("use_cpu", BOOL, "true: `run.device` cpu; false: run.device stays"),

@@ -97,6 +97,11 @@ static const struct key_choice graph_words[] = {
     { "off", SHERD_GRAPH_OFF },
     { NULL, 0 },
 };
+static const struct key_choice bind_words[] = {
+    { "auto", SHERD_BIND_AUTO },
+    { "none", SHERD_BIND_NONE },
+    { NULL, 0 },
+};
 static const struct key_choice profile_words[] = {
     { "program", SHERD_PROFILE_PROGRAM },
     { "ops", SHERD_PROFILE_OPS },
@@ -133,6 +138,8 @@ static const struct key keys[] = {
       .help = "where the ranks compute" },
     { INT("run.threads", run.threads, 0, 4096, "auto"), .flags = KEY_ZERO,
       .help = "CPU threads of a rank; auto = share the cores among the ranks of the host" },
+    { CHOICE("run.bind", run.bind, bind_words, "auto"),
+      .help = "GPU: sherd train keeps each rank to its share of the cores near its GPU, if nobody has bound it" },
     { BOOL("run.tune", run.tune, "true"),
       .help = "GPU: time the ways to do each matrix product once, keep the choice in ~/.cache/sherd" },
     { CHOICE("run.graph", run.graph, graph_words, "off"),

@@ -31,6 +31,7 @@ static const char *const type_names[] = { "float", "bfloat16", "half", "double",
     NULL };
 static const enum sherd_dtype types[] = { SHERD_F32, SHERD_BF16, SHERD_F16, SHERD_F64, SHERD_I32, SHERD_I64,
     SHERD_U8 };
+static const char *const bind_words[] = { "auto", "none", NULL }; /* enum sherd_bind */
 static const char *const op_names[] = { "sum", "max", NULL };
 
 struct options {
@@ -38,7 +39,7 @@ struct options {
     int64_t ranks, factor, iters, warmup, cycles, check, root;
     int64_t expose; /* -1 = not said */
     double timeout;
-    int type, op, json;
+    int type, op, json, bind;
     int from, to;            /* kinds */
     struct rates_link *link; /* where figures are kept for --save */
     uint64_t first, last, step;
@@ -355,9 +356,12 @@ static int run_rank(struct options *o, const struct sherd_world *world)
         .check = (int)o->check,
         .expose = (int)o->expose,
         .root = (int)o->root };
+    const char *device_name = rank_device(o->device, world->local_rank, name);
     o->link = o->save ? &link : NULL;
-    int st = sherd_device_open(&desc.device,
-        &(struct sherd_device_desc){ .name = rank_device(o->device, world->local_rank, name), .threads = 1 });
+    if (o->bind == SHERD_BIND_AUTO)
+        rank_bind(device_name, world, 1);
+    int st =
+        sherd_device_open(&desc.device, &(struct sherd_device_desc){ .name = device_name, .threads = 1 });
     if (st == SHERD_OK)
         st = sherd_comm_open(
             &desc.comm, desc.device, &(struct sherd_comm_desc){ .world = *world, .timeout = o->timeout });
@@ -441,6 +445,9 @@ int cmd_bench(int argc, char **argv)
         { "local_register", ARG_INT, &o.expose, "0|1",
             "memory that communicators prepare for (default 0; 1 with --save)", .min = 0, .max = 1,
             .letter = 'R' },
+        { "bind", ARG_CHOICE, &o.bind, "auto|none",
+            "GPU: keep each rank to its share of the cores near its GPU, if\nnobody has bound it, or not (default auto)",
+            .words = bind_words },
         { "timeout", ARG_REAL, &o.timeout, "SECONDS", "without progress, to fail (default 600)", .min = 0,
             .max = 1e8, .letter = 'T' },
         { "save", ARG_TEXT, &o.save, "FILE",

@@ -56,6 +56,19 @@ int out_refuse(const char *format, ...)
     return EXIT_USAGE;
 }
 
+void out_say(const char *format, ...)
+{
+    char text[512];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof(text), format, list);
+    va_end(list);
+    if (me.world > 1)
+        fprintf(stderr, "[rank %d] %s\n", me.rank, text); /* in one piece: others write there, too */
+    else
+        fprintf(stderr, "%s\n", text);
+}
+
 int out_terminal(void)
 {
     const char *term = getenv("TERM");

@@ -31,6 +31,9 @@ void out_log(int rank, int world);
 /* From now on only warnings and errors are shown. */
 void out_quiet(void);
 
+/* A line of this rank about itself on stderr, whichever rank it is. */
+void out_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* Whether stderr is a terminal that can move its cursor. */
 int out_terminal(void);
 /* Shows a line that the next one replaces, for a terminal on stderr; NULL takes it away. Lines that come too

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "tools/args.h"
+#include "tools/bind.h"
 #include "tools/launch.h"
 #include "tools/out.h"
 
@@ -55,6 +56,21 @@ int rank_cores(int local_size)
         sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN);
     int share = cores / (local_size > 0 ? local_size : 1);
     return share > 0 ? share : 1;
+}
+
+int rank_bind(const char *device, const struct sherd_world *world, int each)
+{
+    char bus[CORES_BUS], list[256];
+    struct cores cores;
+    int says = each || world->rank == 0;
+    if (sherd_device_bus(device, bus, sizeof(bus)) != SHERD_OK || !bus[0])
+        return 0; /* opening the device tells what is wrong with it */
+    int st = bind_near(&cores, "/sys", bus);
+    if (says && st == SHERD_OK)
+        out_say("bound to cores %s near GPU %s", cores_print(&cores, list, sizeof(list)), bus);
+    else if (says)
+        out_say("not bound to cores: %s", sherd_error());
+    return st == SHERD_OK ? cores_count(&cores) : 0;
 }
 
 const char *rank_device(const char *name, int local_rank, char buf[32])

@@ -19,6 +19,11 @@ int rank_failed(int status, const struct sherd_world *world);
 /* The share of a rank of the host in the cores that this process may use. */
 int rank_cores(int local_size);
 
+/* Holds this rank, which has no threads yet, to its share of the cores near its GPU, and says so on rank 0,
+ * or on `each` rank. Returns how many cores these are; 0 where it is not held: on the CPU, where somebody
+ * else has bound it, where there are too few. */
+int rank_bind(const char *device, const struct sherd_world *world, int each);
+
 /* "cuda" is one GPU for each rank of the host: that of the local rank. Returns name or buf. */
 const char *rank_device(const char *name, int local_rank, char buf[32]);
 

@@ -4,6 +4,7 @@
  * One NVIDIA GPU as a device: memory, streams, events, and the names of CUDA's errors. Every call enters its
  * device first, because the current device belongs to the thread and a process may hold several ranks.
  */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -197,6 +198,18 @@ static int cuda_describe(struct sherd_device *dev, char *buf, size_t bytes)
     SHERD_TRY(count_peers(cd->index, &reached, &others));
     snprintf(buf, bytes, "%s, PCI %s, peer access to %d of %d other GPU%s", prop.name, pci, reached, others,
         others == 1 ? "" : "s");
+    return SHERD_OK;
+}
+
+/* Makes no context, and so no threads. */
+static int cuda_bus(const char *name, char *buf, size_t bytes)
+{
+    int index = 0;
+    SHERD_TRY(find_gpu(name, &index));
+    CUDA_TRY(cudaDeviceGetPCIBusId(buf, (int)MIN(bytes, INT_MAX), index));
+    for (char *p = buf; *p; p++)
+        if (*p >= 'A' && *p <= 'F')
+            *p = (char)(*p - 'A' + 'a');
     return SHERD_OK;
 }
 
@@ -511,6 +524,7 @@ const struct dev_ops dev_cuda = {
     .close = cuda_close,
     .memory = cuda_memory,
     .describe = cuda_describe,
+    .bus = cuda_bus,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .host_alloc = cuda_host_alloc,

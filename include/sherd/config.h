@@ -30,6 +30,7 @@ enum sherd_save_what { SHERD_SAVE_ALL, SHERD_SAVE_WEIGHTS, SHERD_SAVE_NOTHING };
 enum sherd_resume { SHERD_RESUME_NEVER, SHERD_RESUME_AUTO, SHERD_RESUME_REQUIRED };
 
 enum sherd_graph { SHERD_GRAPH_AUTO, SHERD_GRAPH_ON, SHERD_GRAPH_OFF };
+enum sherd_bind { SHERD_BIND_AUTO, SHERD_BIND_NONE };
 enum sherd_profile { SHERD_PROFILE_PROGRAM, SHERD_PROFILE_OPS };
 
 /* Where the float weights are when parameters are BF16: WHOLE beside them, or SPLIT: the other 16 bits. */
@@ -39,10 +40,11 @@ enum sherd_master { SHERD_MASTER_WHOLE, SHERD_MASTER_SPLIT };
 
 struct sherd_config {
     struct {
-        const char *dir;    /* everything the run writes */
-        const char *device; /* "cpu", "cuda" */
-        int tune;           /* GPU: see sherd_device_desc; not when deterministic */
-        int64_t threads;    /* CPU threads of a rank; 0 = share the cores among the ranks of the host */
+        const char *dir;      /* everything the run writes */
+        const char *device;   /* "cpu", "cuda" */
+        int tune;             /* GPU: see sherd_device_desc; not when deterministic */
+        int64_t threads;      /* CPU threads of a rank; 0 = share the cores among the ranks of the host */
+        enum sherd_bind bind; /* cores of a rank on a GPU: of the program, the library binds nothing */
         int64_t seed;
         int deterministic; /* the same bits at every run, on GPUs too */
         enum sherd_resume resume;

@@ -41,6 +41,11 @@ SHERD_API int sherd_device_memory(struct sherd_device *dev, size_t *total, size_
  * GPUs". Written to buf. */
 SHERD_API int sherd_device_describe(struct sherd_device *dev, char *buf, size_t bytes);
 
+/* Where the device of this name is on the host's bus: "0000:1b:00.0", as the system's own names, or "" for
+ * one that is on none, as "cpu". The device need not be open: a process may want to be near to it before it
+ * has threads. Fails as sherd_device_open does. */
+SHERD_API int sherd_device_bus(const char *name, char *buf, size_t bytes);
+
 /* Device memory, aligned to 256 bytes, contents undefined. ENOMEM names the size asked for. */
 SHERD_API int sherd_device_alloc(struct sherd_device *dev, void **out, size_t bytes);
 SHERD_API void sherd_device_free(struct sherd_device *dev, void *p);

@@ -29,6 +29,7 @@ static const struct sample samples[] = {
     SAMPLE(run, dir, "my runs/a", "\"my runs/a\""),
     SAMPLE(run, device, "cuda", "cuda"),
     SAMPLE(run, threads, "3", "3"),
+    SAMPLE(run, bind, "none", "none"),
     SAMPLE(run, tune, "no", "false"),
     SAMPLE(run, graph, "auto", "auto"),
     SAMPLE(run, seed, "1_000", "1000"),
