@@ -342,6 +342,18 @@ int sherd_comm_expose(struct sherd_comm *comm, void *base, size_t bytes)
     return comm->ops->expose ? comm->ops->expose(comm, base, bytes) : SHERD_OK;
 }
 
+int sherd_comm_landing(struct sherd_comm *comm, void *base, size_t bytes)
+{
+    if (!comm || !base || bytes == 0)
+        return SHERD_FAIL(SHERD_EINVAL, "sherd_comm_landing: comm or base is NULL, or there are 0 bytes");
+    return comm->ops->landing ? comm->ops->landing(comm, base, bytes) : SHERD_OK;
+}
+
+int comm_lands(const struct sherd_comm *comm, int64_t elems, enum sherd_dtype type)
+{
+    return comm->ops->lands && comm->ops->lands(comm, elems, type);
+}
+
 void sherd_comm_conceal(struct sherd_comm *comm, void *base)
 {
     if (comm && base && comm->ops->conceal)

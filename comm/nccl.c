@@ -2,7 +2,9 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * Ranks on GPUs, through NCCL; built into the GPU plugin. The collectives: nothing but NCCL's own call where
- * all ranks have made one like it before.
+ * all ranks have made one like it before; but large sums between GPUs of a host, where landing memory was
+ * given: copy engines bring the parts of all ranks there, and one kernel adds them up. NCCL's own sums would
+ * take processors from the mathematics beside them for as long as they last.
  *
  * What moves is blocking (see nccl_join.c). A blocking call holds the host up only while it sets something up
  * that all ranks must come for, the first time; so ranks meet on the side before it. And so few calls are
@@ -22,7 +24,8 @@ struct call {
     const void *in;
     size_t elems;
     ncclDataType_t type;
-    int detail; /* ncclRedOp_t, or the root */
+    int detail;    /* ncclRedOp_t, or the root */
+    void *landing; /* reduce-scatter: the parts of all ranks are to be brought there, no more */
 };
 
 static const char *const names[] = {
@@ -55,6 +58,18 @@ static int map_type(ncclDataType_t *out, enum sherd_dtype type)
     return SHERD_FAIL(SHERD_EUNSUPPORTED, "NCCL has no type for %s", sherd_dtype_name(type));
 }
 
+/* What in[rank * elems ..] is on each rank, in rank order, into the landing memory. Only where nccl_landing
+ * found that NCCL can. */
+static ncclResult_t exchange(ncclComm_t comm, const struct call *c, cudaStream_t stream)
+{
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+    return ncclAlltoAll(c->in, c->landing, c->elems, c->type, comm, stream);
+#else
+    (void)comm, (void)c, (void)stream;
+    return ncclInvalidUsage;
+#endif
+}
+
 /* In place where the addresses say so: NCCL has the same rule as comm/ops.h. */
 static ncclResult_t enqueue(ncclComm_t comm, const struct call *c, cudaStream_t stream)
 {
@@ -62,6 +77,8 @@ static ncclResult_t enqueue(ncclComm_t comm, const struct call *c, cudaStream_t 
     case SHERD_ALL_GATHER:
         return ncclAllGather(c->in, c->out, c->elems, c->type, comm, stream);
     case SHERD_REDUCE_SCATTER:
+        if (c->landing)
+            return exchange(comm, c, stream);
         return ncclReduceScatter(c->in, c->out, c->elems, c->type, (ncclRedOp_t)c->detail, comm, stream);
     case SHERD_ALL_REDUCE:
         return ncclAllReduce(c->in, c->out, c->elems, c->type, (ncclRedOp_t)c->detail, comm, stream);
@@ -75,7 +92,7 @@ static ncclResult_t enqueue(ncclComm_t comm, const struct call *c, cudaStream_t 
 static int meet(struct nccl *n, const struct call *c, int *first)
 {
     const uint64_t key[] = { c->elems, (uint64_t)c->kind, (uint64_t)c->type, (uint64_t)c->detail,
-        (uint64_t)n->exposed };
+        (uint64_t)n->exposed, c->landing != NULL };
     uint64_t hash = 14695981039346656037u;
     for (size_t i = 0; i < ARRAY_LEN(key); i++)
         hash = (hash ^ key[i] ^ (hash >> 29)) * 1099511628211u;
@@ -140,7 +157,7 @@ static int run(struct sherd_comm *comm, struct sherd_queue *queue, const struct 
 static int nccl_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
     int64_t elems, enum sherd_dtype type)
 {
-    struct call c = { SHERD_ALL_GATHER, out, in, (size_t)elems, ncclFloat32, 0 };
+    struct call c = { SHERD_ALL_GATHER, out, in, (size_t)elems, ncclFloat32, 0, NULL };
     SHERD_TRY(map_type(&c.type, type));
     return run(comm, queue, &c, sherd_dtype_bytes(type));
 }
@@ -148,16 +165,21 @@ static int nccl_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, v
 static int nccl_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue, void *out, void *in,
     int64_t elems, enum sherd_dtype type)
 {
-    struct call c = { SHERD_REDUCE_SCATTER, out, in, (size_t)elems, ncclFloat32, ncclSum };
+    const struct nccl *n = comm->impl;
+    size_t size = sherd_dtype_bytes(type);
+    struct call c = { SHERD_REDUCE_SCATTER, out, in, (size_t)elems, ncclFloat32, ncclSum, NULL };
     SHERD_TRY(map_type(&c.type, type));
-    return run(comm, queue, &c, sherd_dtype_bytes(type));
+    if (nccl_lands(comm, elems, type) && nccl_is_exposed(n, in, size * c.elems * (size_t)comm->world.size))
+        c.landing = n->landing;
+    SHERD_TRY(run(comm, queue, &c, size));
+    return c.landing ? cuda_sum_parts(queue, out, c.landing, elems, comm->world.size, type) : SHERD_OK;
 }
 
 static int nccl_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
     int64_t elems, enum sherd_dtype type, enum sherd_reduce reduce)
 {
     struct call c = { SHERD_ALL_REDUCE, out, in, (size_t)elems, ncclFloat32,
-        reduce == SHERD_REDUCE_MAX ? ncclMax : ncclSum };
+        reduce == SHERD_REDUCE_MAX ? ncclMax : ncclSum, NULL };
     SHERD_TRY(map_type(&c.type, type));
     return run(comm, queue, &c, sherd_dtype_bytes(type));
 }
@@ -165,7 +187,7 @@ static int nccl_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, v
 static int nccl_broadcast(
     struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in, size_t bytes, int root)
 {
-    struct call c = { SHERD_BROADCAST, out, in, bytes, ncclUint8, root };
+    struct call c = { SHERD_BROADCAST, out, in, bytes, ncclUint8, root, NULL };
     return run(comm, queue, &c, 1);
 }
 
@@ -183,4 +205,6 @@ const struct comm_ops comm_nccl = {
     .open = nccl_open,
     .expose = nccl_expose,
     .conceal = nccl_conceal,
+    .landing = nccl_landing,
+    .lands = nccl_lands,
 };

@@ -30,6 +30,8 @@ struct nccl {
     uint64_t pulse; /* of the other ranks, as last seen; and how long the wait had lasted when it changed */
     double pulse_waited;
     struct nccl_window *windows;
+    char *landing; /* that may be used, in one of the windows; NULL: none */
+    size_t landing_bytes;
     size_t room;      /* that was free on the device before it began to open */
     int exposed;      /* windows made so far */
     const char *last; /* name and number of the last collective brought */
@@ -58,10 +60,14 @@ int nccl_ended(const struct nccl *n);
 /* nccl_windows.c, of the row */
 int nccl_expose(struct sherd_comm *comm, void *base, size_t bytes);
 void nccl_conceal(struct sherd_comm *comm, void *base);
+int nccl_landing(struct sherd_comm *comm, void *base, size_t bytes);
+int nccl_lands(const struct sherd_comm *comm, int64_t elems, enum sherd_dtype type);
 
 /* EINVAL where out or in lies in exposed memory and is no piece of whole words; `name` is the collective's.
  */
 int nccl_check_exposed(const struct nccl *n, const char *name, const void *out, const void *in, size_t bytes);
+/* All of it lies in exposed memory. */
+int nccl_is_exposed(const struct nccl *n, const void *at, size_t bytes);
 /* Before the communicator closes. */
 void nccl_conceal_all(struct nccl *n);
 

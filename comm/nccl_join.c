@@ -8,8 +8,8 @@
  * A non-blocking root, which opens under our eyes, moves nothing itself. What moves is split from it and is
  * blocking: NCCL makes each call of a non-blocking communicator in a new thread, some 50 us.
  *
- * The communicator that is opened is for gathering: with memory that was exposed, NCCL moves it by copy
- * engines and leaves the processors to the mathematics. Its twins are for reducing, with NCCL's defaults.
+ * With memory that was exposed NCCL may move what it need not sum by copy engines, which leaves the
+ * processors to the mathematics.
  */
 #include "comm/nccl.h"
 
@@ -234,15 +234,12 @@ static int start_family(struct sherd_comm *comm)
     return st;
 }
 
-static ncclConfig_t config_for(int gathering)
+static ncclConfig_t config_of_movers(void)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 1;
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-    if (gathering)
-        config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
-#else
-    (void)gathering;
+    config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
 #endif
     return config;
 }
@@ -259,9 +256,9 @@ static int begin(struct nccl *n, const ncclUniqueId *id)
 }
 
 /* n->comm begins to be split from the root. */
-static int begin_split(struct nccl *n, int gathering)
+static int begin_split(struct nccl *n)
 {
-    ncclConfig_t config = config_for(gathering);
+    ncclConfig_t config = config_of_movers();
     SHERD_TRY(CUDA_CHECK(cudaSetDevice(cuda_device(n->owner->dev)->index)));
     ncclResult_t r =
         n->root->comm ? ncclCommSplit(n->root->comm, 0, n->owner->world.rank, &n->comm, &config) : NCCL_GONE;
@@ -310,7 +307,7 @@ int nccl_open(struct sherd_comm *const *comms, int n, const void *id)
     SHERD_TRY(st);
     st = open_roots(comms, n, &unique);
     for (int i = 0; i < n && st == SHERD_OK; i++)
-        st = begin_split(comms[i]->impl, 1);
+        st = begin_split(comms[i]->impl);
     for (int i = 0; i < n && st == SHERD_OK; i++)
         st = wait_root(comms[i]->impl, 1, "opening", comms[i]->timeout);
     for (int i = 0; i < n && st == SHERD_OK; i++)
@@ -324,7 +321,7 @@ int nccl_dup(struct sherd_comm *comm, struct sherd_comm *twin)
 {
     struct nccl *from = comm->impl;
     SHERD_TRY(start(twin, from->root));
-    int st = begin_split(twin->impl, 0);
+    int st = begin_split(twin->impl);
     if (st == SHERD_OK)
         st = wait_root(twin->impl, 1, "a second communicator", comm->timeout);
     if (st != SHERD_OK)

@@ -20,6 +20,7 @@
 #define COMM_ID_BYTES 128
 
 #define COMM_EXPOSED_ALIGN 256
+#define COMM_LANDING_LEAST ((int64_t)1 << 20) /* bytes of a part for which landing memory is used */
 
 struct comm_ops {
     const char *kind; /* "self", "shm", "tcp", "mpi", "nccl" */
@@ -67,6 +68,10 @@ struct comm_ops {
      * COMM_EXPOSED_ALIGN bytes; others are EINVAL where the kind has a use for exposed memory. */
     int (*expose)(struct sherd_comm *, void *base, size_t bytes);
     void (*conceal)(struct sherd_comm *, void *base); /* before it is freed; not collective */
+    /* As expose, of memory that is the kind's own to work in, until it is concealed; one at a time. Where it
+     * cannot be used that is said, and no failure. NULL, both: no use for it. */
+    int (*landing)(struct sherd_comm *, void *base, size_t bytes);
+    int (*lands)(const struct sherd_comm *, int64_t elems, enum sherd_dtype type); /* see comm_lands */
 };
 
 struct sherd_comm {
@@ -100,6 +105,9 @@ void comm_beat(struct sherd_comm *);
 /* From now on what this thread does with files counts as that; returns what is to be put back with file_watch
  * before comm is closed. */
 struct file_watch comm_beat_with_files(struct sherd_comm *);
+/* Whether a reduce-scatter of such parts, from exposed memory, goes through landing memory: `out` may then
+ * lie in any memory, which costs nothing. */
+int comm_lands(const struct sherd_comm *, int64_t elems, enum sherd_dtype type);
 /* NULL for a world of one. */
 struct board *comm_board(struct sherd_comm *);
 /* From now on every collective is compared over all ranks (kind, count, type, place) before it is submitted;

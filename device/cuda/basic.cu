@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Element by element: cast, add, accumulate; sums of columns; and the plain matrix product.
+ * Element by element: cast, add, accumulate, sums of the parts of ranks; sums of columns; and the plain
+ * matrix product.
  */
 #include "device/cuda/util.cuh"
 #include "device/scratch.h"
@@ -108,6 +109,52 @@ extern "C" int cuda_accumulate(struct sherd_queue *queue, const void *args)
             a->dst, (const T *)a->src, a->n, a->overwrite);
     }))
     return CUDA_LAUNCHED("accumulate");
+}
+
+/* What is read once and never again is not to push out of the caches what the work beside reads. PARTS is
+ * their number if that is known here, so that all of a thread's loads are under way at once; 0: it is not. */
+template <typename T, int W, int PARTS>
+__global__ void sum_parts_kernel(T *out, const T *parts, int64_t n, int n_parts)
+{
+    int64_t i;
+    int k = my_span<W>(n, &i);
+    if (k == 0)
+        return;
+    float v[PARTS ? PARTS : 1][W];
+    if (PARTS) {
+#pragma unroll
+        for (int p = 0; p < PARTS; p++)
+            load_once<W>(v[p], parts + p * n + i, k);
+#pragma unroll
+        for (int p = 1; p < PARTS; p++)
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                v[0][j] += v[p][j];
+    } else {
+        load_once<W>(v[0], parts + i, k);
+        for (int p = 1; p < n_parts; p++) {
+            float u[W];
+            load_once<W>(u, parts + p * n + i, k);
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                v[0][j] += u[j];
+        }
+    }
+    store<W>(out + i, v[0], k);
+}
+
+extern "C" int cuda_sum_parts(
+    struct sherd_queue *queue, void *out, const void *parts, int64_t n, int n_parts, enum sherd_dtype type)
+{
+    cudaStream_t stream = cuda_enter(queue);
+    WITH_TYPE("reduce-scatter", type, T, WITH_WIDTH(n % WIDE == 0 && aligned16(out) && aligned16(parts), {
+        auto kernel = n_parts == 2   ? sum_parts_kernel<T, W, 2>
+                      : n_parts == 4 ? sum_parts_kernel<T, W, 4>
+                      : n_parts == 8 ? sum_parts_kernel<T, W, 8>
+                                     : sum_parts_kernel<T, W, 0>;
+        kernel<<<blocks_for(n, THREADS * W), THREADS, 0, stream>>>((T *)out, (const T *)parts, n, n_parts);
+    }))
+    return CUDA_LAUNCHED("reduce-scatter");
 }
 
 /* ---- sums of columns: every part takes a fixed range of rows, then the parts are added in order ---- */

@@ -95,6 +95,9 @@ void cuda_took(struct sherd_device *dev, size_t before);
 cudaError_t cuda_probe(void);
 /* The stream does nothing for so long; for tests. */
 void cuda_idle(cudaStream_t stream, unsigned microseconds);
+/* out[n] = the sum over p, in order and in float, of parts[p * n ..]; all of one type. */
+int cuda_sum_parts(
+    struct sherd_queue *queue, void *out, const void *parts, int64_t n, int n_parts, enum sherd_dtype type);
 /* out[cols] = (overwrite) or += the sum over p, in order, of parts[p * cols + c]. One or two such sums. */
 struct cuda_parts {
     void *out; /* NULL: none is wanted */

@@ -71,6 +71,25 @@ template <int W, typename T> static __device__ __forceinline__ void load(float (
         v[j] = j < k ? to_float(p[j]) : 0.0f;
 }
 
+/* The same of what nobody will read again, which caches need not keep. */
+template <int W, typename T>
+static __device__ __forceinline__ void load_once(float (&v)[W], const T *p, int k)
+{
+    constexpr int lanes = 16 / sizeof(T);
+    if (W == WIDE && k == W) {
+#pragma unroll
+        for (int i = 0; i < W; i += lanes) {
+            uint4 raw = __ldcs(reinterpret_cast<const uint4 *>(p + i));
+            const T *x = reinterpret_cast<const T *>(&raw);
+#pragma unroll
+            for (int j = 0; j < lanes && j < W; j++)
+                v[(i + j) % W] = to_float(x[j]);
+        }
+        return;
+    }
+    load<W>(v, p, k);
+}
+
 template <int W, typename T> static __device__ __forceinline__ void store(T *p, const float (&v)[W], int k)
 {
     constexpr int lanes = 16 / sizeof(T);

@@ -102,14 +102,19 @@ SHERD_API int sherd_broadcast(
 
 /* Returns when all ranks have called it. For the host: it does not wait for the work of queues. */
 SHERD_API int sherd_comm_barrier(struct sherd_comm *comm);
-/* A second communicator of the same ranks, for another queue. Collective. The one that was opened favours
- * gathering, its duplicates favour sums, where the kind can choose. The caller closes both, in any order. */
+/* A second communicator of the same ranks, for another queue. Collective. The caller closes both, in any
+ * order. */
 SHERD_API int sherd_comm_dup(struct sherd_comm **out, struct sherd_comm *comm);
 /* Memory that collectives will use again and again, a whole allocation of sherd_device_alloc: lets GPUs move
  * it faster; elsewhere it does nothing. Collective, with the same sizes in the same order on all ranks. One
  * rank's part must then be a multiple of 256 bytes and begin at one, or the collective is refused: leave
  * memory for other sizes unexposed. */
 SHERD_API int sherd_comm_expose(struct sherd_comm *comm, void *base, size_t bytes);
+/* The same for memory that is the communicator's own from then on, to work in during collectives, until it is
+ * concealed: with room for the parts of all ranks, GPUs of one host take reduce-scatters of exposed memory
+ * (parts of 1 MiB and more, of F32, BF16 or F16) by their copy engines and sum what has come in rank order,
+ * in float. */
+SHERD_API int sherd_comm_landing(struct sherd_comm *comm, void *base, size_t bytes);
 SHERD_API void sherd_comm_conceal(struct sherd_comm *comm, void *base); /* before it is freed */
 
 #ifdef __cplusplus

@@ -2,9 +2,9 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * What every communicator must do, by two ranks on two GPUs: each collective against a loop over the ranks,
- * with and without exposed memory; two communicators at once; host helpers; and ranks that abort, die or do
- * not come. Values are small integers, so that sums are exact in every type and order. Skips without two
- * GPUs.
+ * with and without exposed memory, and landing memory; two communicators at once; host helpers; and ranks
+ * that abort, die or do not come. Values are small integers, so that sums are exact in every type and order.
+ * Skips without two GPUs.
  */
 #include "tests/gpu/gpus.h"
 #include "tests/t.h"
@@ -255,6 +255,133 @@ static void test_exposed(void **state)
 {
     (void)state;
     t_ranks(RANKS, T_PROCESSES, exposed, NULL);
+}
+
+/* ---- memory where the parts of other ranks land ---- */
+
+static float read_as(const void *x, int64_t i, enum sherd_dtype type)
+{
+    if (type == SHERD_F32)
+        return ((const float *)x)[i];
+    return type == SHERD_BF16 ? bf16_to_float(((const bf16 *)x)[i]) : f16_to_float(((const f16 *)x)[i]);
+}
+
+static void write_as(void *x, int64_t i, enum sherd_dtype type, float value)
+{
+    if (type == SHERD_F32)
+        ((float *)x)[i] = value;
+    else if (type == SHERD_BF16)
+        ((bf16 *)x)[i] = bf16_from_float(value);
+    else
+        ((f16 *)x)[i] = f16_from_float(value);
+}
+
+/* Any values of one rank, n of each part. */
+static char *any_of(int rank, int64_t n, enum sherd_dtype type, uint64_t salt)
+{
+    char *x = malloc((size_t)n * RANKS * sherd_dtype_bytes(type));
+    for (int64_t i = 0; i < n * RANKS; i++)
+        write_as(x, i, type, t_float(salt * RANKS + (uint64_t)rank, (uint64_t)i));
+    return x;
+}
+
+/* The part of `rank`, of all ranks in rank order, in float and rounded once. */
+static char *sum_of_any(int rank, int64_t n, enum sherd_dtype type, uint64_t salt)
+{
+    char *out = malloc((size_t)n * sherd_dtype_bytes(type)), *x[RANKS];
+    for (int r = 0; r < RANKS; r++)
+        x[r] = any_of(r, n, type, salt);
+    for (int64_t i = 0; i < n; i++) {
+        float sum = 0;
+        for (int r = 0; r < RANKS; r++)
+            sum += read_as(x[r], rank * n + i, type);
+        write_as(out, i, type, sum);
+    }
+    for (int r = 0; r < RANKS; r++)
+        free(x[r]);
+    return out;
+}
+
+static void try_any(struct place *at, char *out, char *in, int64_t n, enum sherd_dtype type, uint64_t salt)
+{
+    size_t bytes = (size_t)n * sherd_dtype_bytes(type);
+    char *mine = any_of(at->rank, n, type, salt), *want = sum_of_any(at->rank, n, type, salt);
+    send_up(at, in, mine, bytes * RANKS);
+    T_OK(sherd_reduce_scatter(at->comm, at->queue, out, in, n, type));
+    compare(at, out, want, bytes);
+    free(mine);
+    free(want);
+}
+
+/* One after another before the host looks: the next part may land only when the sum of the last was taken. */
+static void try_one_after_another(struct place *at)
+{
+    enum { TIMES = 4 };
+    int64_t n = COMM_LANDING_LEAST / (int64_t)sizeof(float);
+    size_t bytes = (size_t)COMM_LANDING_LEAST;
+    for (int i = 0; i < TIMES; i++) {
+        char *mine = any_of(at->rank, n, SHERD_F32, 700 + (uint64_t)i);
+        send_up(at, at->buf + (size_t)(i * RANKS) * bytes, mine, bytes * RANKS);
+        free(mine);
+    }
+    at->comm->delay_us = at->rank ? 0 : 300;
+    for (int again = 0; again < 5; again++)
+        for (int i = 0; i < TIMES; i++)
+            T_OK(sherd_reduce_scatter(at->comm, at->queue, at->other + (size_t)i * bytes,
+                at->buf + (size_t)(i * RANKS) * bytes, n, SHERD_F32));
+    at->comm->delay_us = 0;
+    for (int i = 0; i < TIMES; i++) {
+        char *want = sum_of_any(at->rank, n, SHERD_F32, 700 + (uint64_t)i);
+        compare(at, at->other + (size_t)i * bytes, want, bytes);
+        free(want);
+    }
+}
+
+static void landing(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    static const enum sherd_dtype summed[] = { SHERD_F32, SHERD_BF16, SHERD_F16 };
+    struct place at;
+    void *land = NULL;
+    uint64_t salt = 500;
+    (void)ctx;
+    enter(&at, rank, comm, dev);
+    T_OK(sherd_comm_dup(&at.comm, comm));
+    T_OK(sherd_device_alloc(dev, &land, MOST_BYTES));
+    T_OK(sherd_comm_expose(at.comm, at.buf, MOST_BYTES));
+    T_TRUE(!comm_lands(at.comm, (int64_t)1 << 20, SHERD_F32));
+    T_OK(sherd_comm_landing(at.comm, land, MOST_BYTES));
+    int lands = comm_lands(at.comm, (int64_t)1 << 20, SHERD_F32);
+    if (!lands && rank == 0)
+        fprintf(stderr, "copy engines are not used here: the same is tried without them\n");
+    for (size_t k = 0; k < ARRAY_LEN(summed); k++) {
+        int64_t size = (int64_t)sherd_dtype_bytes(summed[k]), least = COMM_LANDING_LEAST / size;
+        int64_t step = COMM_EXPOSED_ALIGN / size, most = (int64_t)MOST_BYTES / RANKS / size;
+        const int64_t n[] = { least - step, least, least + 5 * step, most };
+        for (size_t i = 0; i < ARRAY_LEN(n); i++) {
+            T_EQ(comm_lands(at.comm, n[i], summed[k]), lands && i > 0);
+            try_any(&at, at.other, at.buf, n[i], summed[k], salt++);
+            try_any(&at, at.buf + (size_t)(rank * n[i] * size), at.buf, n[i], summed[k], salt++);
+        }
+        try_any(&at, at.other + size, at.buf, least, summed[k], salt++); /* not where 16 bytes begin */
+        try_any(&at, at.other + MOST_BYTES / 2, at.other, least + 1, summed[k], salt++); /* not exposed */
+        T_EQ(comm_lands(at.comm, most + step, summed[k]), 0);
+    }
+    T_EQ(comm_lands(at.comm, (int64_t)1 << 18, SHERD_I64), 0);
+    try_scatter(&at, (int64_t)1 << 18, SHERD_I64, 0, salt++);
+    try_one_after_another(&at);
+    sherd_comm_conceal(at.comm, land);
+    T_TRUE(!comm_lands(at.comm, (int64_t)1 << 20, SHERD_F32));
+    try_any(&at, at.other, at.buf, (int64_t)1 << 20, SHERD_F32, salt++);
+    sherd_comm_conceal(at.comm, at.buf);
+    sherd_comm_close(at.comm);
+    sherd_device_free(dev, land);
+    leave(&at);
+}
+
+static void test_landing(void **state)
+{
+    (void)state;
+    t_ranks(RANKS, T_PROCESSES, landing, NULL);
 }
 
 /* ---- two communicators, each on its queue ---- */
@@ -511,6 +638,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_collectives),
         cmocka_unit_test(test_exposed),
+        cmocka_unit_test(test_landing),
         cmocka_unit_test(test_twins),
         cmocka_unit_test(test_repeatable),
         cmocka_unit_test(test_many),
