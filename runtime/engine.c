@@ -165,6 +165,11 @@ static int compare_plans(struct sherd_engine *e, const struct sherd_config *c)
     return st;
 }
 
+static int hosts_of(const struct sherd_world *world)
+{
+    return (world->size + world->local_size - 1) / world->local_size;
+}
+
 int sherd_engine_create_blank(struct sherd_engine **out, const struct sherd_engine_desc *desc)
 {
     int st = SHERD_OK;
@@ -185,7 +190,8 @@ int sherd_engine_create_blank(struct sherd_engine **out, const struct sherd_engi
     }
     st = watch_start(e->comm, "init: plan");
     if (st == SHERD_OK)
-        st = plan_init(&e->plan, desc->config, e->model, e->dev->ops->kind, sherd_comm_size(e->comm));
+        st = plan_init(&e->plan, desc->config, e->model, e->dev->ops->kind, sherd_comm_size(e->comm),
+            hosts_of(&e->comm->world));
     SHERD_TRY_OUT(comm_agree(e->comm, st));
     SHERD_TRY_OUT(compare_plans(e, desc->config));
     SHERD_TRY_OUT(comm_agree(e->comm, open_queues(e)));
@@ -201,7 +207,7 @@ int sherd_engine_create_blank(struct sherd_engine **out, const struct sherd_engi
         st = graph_init(e, desc->config);
     SHERD_TRY_OUT(comm_agree(e->comm, st));
     st = store_expose(&e->store, e->comm);
-    SHERD_KEEP(st, store_expose(&e->store, e->reduce_comm));
+    SHERD_KEEP(st, store_expose_reducing(&e->store, e->reduce_comm));
     SHERD_KEEP(st, watch_start(e->comm, "init: weights"));
     SHERD_TRY_OUT(comm_agree(e->comm, st));
     e->blank = 1;

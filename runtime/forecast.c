@@ -377,7 +377,7 @@ int sherd_forecast_make(struct sherd_forecast *out, const struct sherd_config *c
     double begin = 0;
     *out = (struct sherd_forecast){ 0 };
     SHERD_TRY(check(machine, place));
-    SHERD_TRY(plan_init(&k.plan, config, model, machine->kind, place->gpus * place->nodes));
+    SHERD_TRY(plan_init(&k.plan, config, model, machine->kind, place->gpus * place->nodes, place->nodes));
     int st = prepare(&k);
     for (int i = 0; i < STEPS && st == SHERD_OK; i++) {
         begin = k.compute;

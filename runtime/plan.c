@@ -5,6 +5,8 @@
  */
 #include "runtime/plan.h"
 
+#include <string.h>
+
 #include "base/mem.h"
 #include "base/status.h"
 #include "model/model.h"
@@ -131,8 +133,14 @@ int plan_check_trained(const struct plan *p)
                                      "let model.freeze leave at least one tensor out");
 }
 
+/* GPUs of one host can copy their gradients to each other; whether they do, their communicator says later. */
+static int may_land(const struct sherd_config *c, const char *device, int hosts)
+{
+    return c->shard.reduce == SHERD_REDUCE_AUTO && hosts == 1 && strcmp(device, "cuda") == 0;
+}
+
 int plan_init(struct plan *p, const struct sherd_config *c, const struct sherd_model *model,
-    const char *device, int world)
+    const char *device, int world, int hosts)
 {
     *p = (struct plan){ .spec = sherd_model_spec_of(model),
         .stage = stage_find((int)c->shard.stage),
@@ -169,7 +177,8 @@ int plan_init(struct plan *p, const struct sherd_config *c, const struct sherd_m
         .n_states = p->optim->n_states,
         .state = c->dtype.state,
         .split = c->dtype.master == SHERD_MASTER_SPLIT,
-        .lent = p->lent };
+        .lent = p->lent,
+        .landing = may_land(c, device, hosts) };
     memory_state(&p->memory, &p->memory_desc);
     plan_scratch(p);
     p->scalar_bytes = aligned((SCALAR_ALL + 4 * (size_t)world) * sizeof(double));
@@ -227,13 +236,15 @@ static uint64_t checkpoint_bytes(const struct plan *p, const struct sherd_config
     return bytes;
 }
 
-int sherd_plan_make(
-    struct sherd_plan *out, const struct sherd_config *config, const struct sherd_model *model, int world)
+int sherd_plan_make(struct sherd_plan *out, const struct sherd_config *config,
+    const struct sherd_model *model, int world, int hosts)
 {
     struct plan p;
     struct text program = { 0 };
     *out = (struct sherd_plan){ 0 };
-    SHERD_TRY(plan_init(&p, config, model, config->run.device, world));
+    if (hosts < 1)
+        return SHERD_FAIL(SHERD_EINVAL, "sherd_plan_make: %d hosts", hosts);
+    SHERD_TRY(plan_init(&p, config, model, config->run.device, world, hosts));
     int st = plan_check_trained(&p);
     if (st != SHERD_OK) {
         plan_finish(&p);

@@ -66,10 +66,10 @@ struct plan {
     struct sherd_memory memory;
 };
 
-/* For devices of a kind ("cpu", "cuda"), which need not be there. ECONFIG or EINVAL name what is wrong. On
- * success finish with plan_finish. */
+/* For devices of a kind ("cpu", "cuda"), which need not be there, on so many hosts. ECONFIG or EINVAL name
+ * what is wrong. On success finish with plan_finish. */
 int plan_init(struct plan *plan, const struct sherd_config *config, const struct sherd_model *model,
-    const char *device, int world);
+    const char *device, int world, int hosts);
 /* ECONFIG when everything is frozen: fine for logits, nothing to step. */
 int plan_check_trained(const struct plan *plan);
 void plan_finish(struct plan *plan);

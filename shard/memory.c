@@ -7,6 +7,9 @@
 
 #include <string.h>
 
+#include "base/status.h"
+#include "comm/ops.h"
+
 static uint64_t share(int64_t elems, const struct memory_desc *d, enum shard_form form)
 {
     return (uint64_t)(form == SHARD_SHARDED ? elems / d->layout->world : elems);
@@ -15,6 +18,18 @@ static uint64_t share(int64_t elems, const struct memory_desc *d, enum shard_for
 uint64_t memory_master_bytes(const struct memory_desc *d)
 {
     return d->param == SHERD_F32 ? 0 : d->split ? sizeof(int16_t) : sizeof(float);
+}
+
+/* The largest reduce-scatter that is worth it needs room for all of its parts. */
+static uint64_t landing_bytes(const struct memory_desc *d)
+{
+    int64_t most = 0, g = (int64_t)sherd_dtype_bytes(d->reduce);
+    if (!d->landing || d->layout->world == 1 || d->stage->state != SHARD_SHARDED)
+        return 0;
+    for (int u = 0; u < d->layout->n_units; u++)
+        if (g * layout_slice(d->layout, u, SHARD_TRAINED) >= COMM_LANDING_LEAST)
+            most = MAX(most, g * d->layout->units[u].elems[SHARD_TRAINED]);
+    return (uint64_t)most;
 }
 
 void memory_state(struct sherd_memory *out, const struct memory_desc *d)
@@ -39,6 +54,7 @@ void memory_state(struct sherd_memory *out, const struct memory_desc *d)
         out->slot += p * (uint64_t)d->program->slot_elems[i];
     for (int i = 0; i < d->program->n_partials; i++)
         out->partial += g * (uint64_t)d->program->partial_elems[i];
+    out->landing = landing_bytes(d);
 }
 
 static void count(

@@ -7,7 +7,8 @@
  *
  * With T and Z the padded trained and frozen elements of all units, W ranks, p and g bytes of a parameter and
  * of a gradient on the wire, S optimizer states of s bytes, m bytes of a master (4; 2 if it is split; 0 if p
- * is float), L the trained elements of units whose gradient is lent a place:
+ * is float), L the trained elements of units whose gradient is lent a place, M those of the
+ * largest unit (if `landing` is set, W > 1 and its slice is not below COMM_LANDING_LEAST bytes; else 0):
  *
  *                 stage 0        stage 1        stage 2            stage 3
  *   param         (T+Z) p        (T+Z) p        (T+Z) p            (T+Z) p / W
@@ -16,6 +17,7 @@
  *   partial       T g            T g            partial slots g    partial slots g
  *   grad          0              0              4 (T - L) / W      4 (T - L) / W
  *   slot          0              0              0                  slots p
+ *   landing       0              M g            M g                M g
  *
  * (ZeRO: arXiv 1910.02054, section 5; slots replace "one layer at a time".)
  */
@@ -36,13 +38,14 @@ struct memory_desc {
     int split; /* masters are the parameters and 16 bits each */
     /* Of each unit: 1 = its gradient at rest is lent a place, see store_lend; NULL: none. */
     const unsigned char *lent;
+    int landing; /* reduce-scatters have memory where the parts of other ranks land, see sherd_comm_landing */
 };
 
 /* Of the master of one element. */
 uint64_t memory_master_bytes(const struct memory_desc *desc);
 
-/* Fills param, master, state, grad, slot and partial; leaves the rest. Every piece is a multiple of 256
- * bytes. */
+/* Fills param, master, state, grad, slot, partial and landing; leaves the rest. Every piece is a multiple of
+ * 256 bytes. */
 void memory_state(struct sherd_memory *out, const struct memory_desc *desc);
 
 /* Bytes one rank sends in one optimizer step of n_micro micro-batches, by collective, as comm counts them;

@@ -73,8 +73,8 @@ int move_take_partial(struct shard_mover *m, int unit, int partial_slot)
     return sherd_event_wait(m->compute, partial_slot < 0 ? u->updated : s->partials[partial_slot].released);
 }
 
-/* Stages 2 and 3: reduce-scatter, then into the float gradient at rest. A first F32 sum lands there directly,
- * if that is memory which the communicators know. */
+/* Stages 2 and 3: reduce-scatter, then into the float gradient at rest. A first F32 sum goes there directly,
+ * if that is memory which the communicators know or they need not know it. */
 static int reduce_to_shard(struct shard_mover *m, int unit, int first)
 {
     struct shard_store *s = m->store;
@@ -83,8 +83,8 @@ static int reduce_to_shard(struct shard_mover *m, int unit, int first)
     enum sherd_dtype type = s->desc.reduce;
     void *partial = store_partial(s, unit), *own = at(partial, type, slice * s->rank);
     SHERD_TRY(sherd_event_wait(m->reduce, u->updated)); /* which reads the gradient at rest */
-    int lent = s->desc.lent && s->desc.lent[unit];
-    if (first && type == SHERD_F32 && !lent) {
+    int known = !s->desc.lent || !s->desc.lent[unit] || comm_lands(m->reduce_comm, slice, type);
+    if (first && type == SHERD_F32 && known) {
         SHERD_TRY(sherd_reduce_scatter(m->reduce_comm, m->reduce, u->grad, partial, slice, type));
     } else {
         SHERD_TRY(sherd_reduce_scatter(m->reduce_comm, m->reduce, own, partial, slice, type));

@@ -12,8 +12,6 @@
 #include "base/text.h"
 #include "comm/ops.h"
 
-enum { PARAM, MASTER, STATE, GRAD, SLOT, PARTIAL };
-
 static int64_t first_of(
     const struct shard_store *s, int unit, enum shard_segment segment, enum shard_form form)
 {
@@ -48,7 +46,7 @@ int64_t store_state_elems(const struct shard_store *s, int unit)
 }
 
 /* Takes the next bytes of a region. */
-static void *cut(struct shard_store *s, uint64_t used[6], int region, uint64_t bytes)
+static void *cut(struct shard_store *s, uint64_t used[STORE_REGIONS], int region, uint64_t bytes)
 {
     if (bytes == 0)
         return NULL;
@@ -57,16 +55,17 @@ static void *cut(struct shard_store *s, uint64_t used[6], int region, uint64_t b
     return p;
 }
 
-static void cut_master(struct shard_store *s, uint64_t used[6], struct shard_unit *unit, uint64_t elems)
+static void cut_master(
+    struct shard_store *s, uint64_t used[STORE_REGIONS], struct shard_unit *unit, uint64_t elems)
 {
-    void *at = cut(s, used, MASTER, memory_master_bytes(&s->desc) * elems);
+    void *at = cut(s, used, STORE_MASTER, memory_master_bytes(&s->desc) * elems);
     if (s->desc.split)
         unit->low = at;
     else
         unit->master = at;
 }
 
-static void cut_unit(struct shard_store *s, uint64_t used[6], int u)
+static void cut_unit(struct shard_store *s, uint64_t used[STORE_REGIONS], int u)
 {
     struct shard_unit *unit = &s->units[u];
     const struct memory_desc *d = &s->desc;
@@ -74,20 +73,20 @@ static void cut_unit(struct shard_store *s, uint64_t used[6], int u)
     uint64_t elems = (uint64_t)store_state_elems(s, u);
     for (int seg = 0; seg < SHARD_SEGMENTS; seg++)
         unit->param[seg] =
-            cut(s, used, PARAM, p * (uint64_t)store_param_elems(s, u, (enum shard_segment)seg));
+            cut(s, used, STORE_PARAM, p * (uint64_t)store_param_elems(s, u, (enum shard_segment)seg));
     if (d->param != SHERD_F32)
         cut_master(s, used, unit, elems);
     else if (elems)
         unit->master = (float *)unit->param[SHARD_TRAINED] + store_state_first(s, u) -
                        store_param_first(s, u, SHARD_TRAINED);
     for (int i = 0; i < d->n_states; i++)
-        unit->state[i] = cut(s, used, STATE, sherd_dtype_bytes(d->state) * elems);
+        unit->state[i] = cut(s, used, STORE_STATE, sherd_dtype_bytes(d->state) * elems);
     if (d->stage->grad == SHARD_SHARDED && d->lent && d->lent[u])
         return;
     if (d->stage->grad == SHARD_SHARDED) {
-        unit->grad = cut(s, used, GRAD, sizeof(float) * elems);
+        unit->grad = cut(s, used, STORE_GRAD, sizeof(float) * elems);
     } else if (elems) {
-        unit->partial = cut(s, used, PARTIAL, g * (uint64_t)unit->layout->elems[SHARD_TRAINED]);
+        unit->partial = cut(s, used, STORE_PARTIAL, g * (uint64_t)unit->layout->elems[SHARD_TRAINED]);
         unit->grad = (char *)unit->partial + g * (uint64_t)store_state_first(s, u);
     }
 }
@@ -114,10 +113,16 @@ static int alloc_regions(struct shard_store *s)
 {
     struct sherd_memory m = { 0 };
     memory_state(&m, &s->desc);
-    const uint64_t bytes[6] = { m.param, m.master, m.state, m.grad, m.slot, m.partial };
+    const uint64_t bytes[STORE_REGIONS] = { [STORE_PARAM] = m.param,
+        [STORE_MASTER] = m.master,
+        [STORE_STATE] = m.state,
+        [STORE_GRAD] = m.grad,
+        [STORE_SLOT] = m.slot,
+        [STORE_PARTIAL] = m.partial,
+        [STORE_LANDING] = m.landing };
     struct sherd_queue *queue = NULL;
     int st = sherd_queue_create(&queue, s->dev, SHERD_QUEUE_COMPUTE);
-    for (int i = 0; i < 6 && st == SHERD_OK; i++) {
+    for (int i = 0; i < STORE_REGIONS && st == SHERD_OK; i++) {
         if (bytes[i] == 0)
             continue;
         st = sherd_device_alloc(s->dev, &s->region[i], bytes[i]);
@@ -133,7 +138,7 @@ static int alloc_regions(struct shard_store *s)
 }
 
 static int init_slots(struct shard_store *s, struct shard_slot **out, int n, const int64_t *elems,
-    uint64_t size, uint64_t used[6], int region)
+    uint64_t size, uint64_t used[STORE_REGIONS], int region)
 {
     *out = mem_zalloc((size_t)n, sizeof(**out));
     if (!*out)
@@ -152,7 +157,7 @@ int store_init(struct shard_store *s, const struct memory_desc *desc, int rank, 
     *s = (struct shard_store){ .desc = *desc, .rank = rank, .dev = dev };
     s->grad_type = desc->stage->grad == SHARD_SHARDED ? SHERD_F32 : desc->reduce;
     const struct shard_program *program = desc->program;
-    uint64_t used[6] = { 0 };
+    uint64_t used[STORE_REGIONS] = { 0 };
     int st = SHERD_OK;
     s->units = mem_zalloc((size_t)desc->layout->n_units, sizeof(*s->units));
     if (!s->units)
@@ -168,10 +173,10 @@ int store_init(struct shard_store *s, const struct memory_desc *desc, int rank, 
         SHERD_TRY_OUT(sherd_event_create(&unit->updated, dev));
         SHERD_TRY_OUT(sherd_event_create(&unit->published, dev));
     }
-    SHERD_TRY_OUT(init_slots(
-        s, &s->slots, program->n_slots, program->slot_elems, sherd_dtype_bytes(desc->param), used, SLOT));
+    SHERD_TRY_OUT(init_slots(s, &s->slots, program->n_slots, program->slot_elems,
+        sherd_dtype_bytes(desc->param), used, STORE_SLOT));
     SHERD_TRY_OUT(init_slots(s, &s->partials, program->n_partials, program->partial_elems,
-        sherd_dtype_bytes(desc->reduce), used, PARTIAL));
+        sherd_dtype_bytes(desc->reduce), used, STORE_PARTIAL));
 out:
     if (st != SHERD_OK)
         store_finish(s);
@@ -207,13 +212,13 @@ void store_finish(struct shard_store *s)
     }
     finish_slots(s->slots, s->desc.program->n_slots);
     finish_slots(s->partials, s->desc.program->n_partials);
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < STORE_REGIONS; i++)
         sherd_device_free(s->dev, s->region[i]);
     mem_free(s->units);
     *s = (struct shard_store){ 0 };
 }
 
-static const int travelling[] = { PARAM, GRAD, SLOT, PARTIAL };
+static const enum store_region travelling[] = { STORE_PARAM, STORE_GRAD, STORE_SLOT, STORE_PARTIAL };
 
 int store_expose(struct shard_store *s, struct sherd_comm *comm)
 {
@@ -226,11 +231,19 @@ int store_expose(struct shard_store *s, struct sherd_comm *comm)
     return SHERD_OK;
 }
 
+int store_expose_reducing(struct shard_store *s, struct sherd_comm *comm)
+{
+    struct sherd_memory m = { 0 };
+    memory_state(&m, &s->desc);
+    SHERD_TRY(store_expose(s, comm));
+    return m.landing ? sherd_comm_landing(comm, s->region[STORE_LANDING], m.landing) : SHERD_OK;
+}
+
 void store_conceal(struct shard_store *s, struct sherd_comm *comm)
 {
-    for (size_t i = 0; i < ARRAY_LEN(travelling); i++)
-        if (s->region[travelling[i]])
-            sherd_comm_conceal(comm, s->region[travelling[i]]);
+    for (int i = 0; i < STORE_REGIONS; i++)
+        if (s->region[i])
+            sherd_comm_conceal(comm, s->region[i]);
 }
 
 void *store_whole(const struct shard_store *s, int unit, enum shard_segment segment)

@@ -15,6 +15,17 @@
 
 #define STORE_MAX_STATES 2
 
+enum store_region {
+    STORE_PARAM,
+    STORE_MASTER,
+    STORE_STATE,
+    STORE_GRAD,
+    STORE_SLOT,
+    STORE_PARTIAL,
+    STORE_LANDING,
+    STORE_REGIONS
+};
+
 /* One unit at rest. Ranges are elements of a segment: whole is [0, elems), a slice is the rank's own. */
 struct shard_unit {
     const struct shard_unit_layout *layout;
@@ -45,7 +56,7 @@ struct shard_store {
     struct sherd_device *dev;
     struct shard_unit *units;
     struct shard_slot *slots, *partials;
-    void *region[6]; /* param, master, state, grad, slot, partial */
+    void *region[STORE_REGIONS];
 };
 
 /* Allocates and zeroes everything. ENOMEM lists the regions and their sizes. */
@@ -59,6 +70,9 @@ int store_lend(struct shard_store *store, int unit, void *place, struct sherd_qu
 /* Lets a communicator prepare for the regions that its collectives read and write, see sherd_comm_expose.
  * Collective. store_conceal before store_finish. */
 int store_expose(struct shard_store *store, struct sherd_comm *comm);
+/* The same for the communicator that reduces, which is given the landing memory as well, if any was planned.
+ */
+int store_expose_reducing(struct shard_store *store, struct sherd_comm *comm);
 void store_conceal(struct shard_store *store, struct sherd_comm *comm);
 
 /* First element and number of elements, within the segment, of parameters or of masters and states at rest.

@@ -19,7 +19,7 @@
 struct plans {
     struct sherd_config config;
     struct sherd_plan stage[SHERD_STAGES];
-    int chosen, ranks;
+    int chosen, ranks, hosts;
     struct forecast *forecast; /* NULL: no machine is named */
 };
 
@@ -67,7 +67,7 @@ static int make_plans(struct plans *p)
     p->chosen = (int)p->config.shard.stage;
     for (int s = 0; s < SHERD_STAGES && st == SHERD_OK; s++) {
         p->config.shard.stage = s;
-        st = sherd_plan_make(&p->stage[s], &p->config, model, p->ranks);
+        st = sherd_plan_make(&p->stage[s], &p->config, model, p->ranks, p->hosts);
     }
     p->config.shard.stage = p->chosen;
     sherd_model_destroy(model);
@@ -213,6 +213,7 @@ static int place_ranks(struct plans *p, struct forecast *f, struct settings *set
         p->forecast = f;
     }
     p->ranks = ranks ? (int)ranks : f->place.gpus * f->place.nodes;
+    p->hosts = f->place.nodes;
     return p->ranks > MAX_RANKS ? args_mistake("plan", "%d ranks are more than %d", p->ranks, MAX_RANKS) : -1;
 }
 

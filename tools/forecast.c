@@ -53,7 +53,7 @@ static int memory_of(uint64_t *out, const struct forecast *f, const struct sherd
     int st = sherd_config_model(&model, c);
     if (st != SHERD_OK)
         return st;
-    st = sherd_plan_make(&plan, c, model, f->place.gpus * f->place.nodes);
+    st = sherd_plan_make(&plan, c, model, f->place.gpus * f->place.nodes, f->place.nodes);
     sherd_model_destroy(model);
     if (st != SHERD_OK)
         return st;
@@ -74,6 +74,15 @@ static int fill_row(struct forecast *f, const struct sherd_config *c, const stru
 
 /* One change, in the order in which they are tried: each costs more than those before it. 0 = there is
  * nothing more to change here. */
+static int sums_by_kernels(struct sherd_config *c, char *text, size_t bytes)
+{
+    if (c->shard.reduce == SHERD_REDUCE_KERNEL)
+        return 0;
+    c->shard.reduce = SHERD_REDUCE_KERNEL;
+    snprintf(text, bytes, "shard.reduce=kernel");
+    return 1;
+}
+
 static int fewer_sequences(struct sherd_config *c, char *text, size_t bytes)
 {
     if (c->batch.micro <= 1)
@@ -121,22 +130,28 @@ static int short_state(struct sherd_config *c, char *text, size_t bytes)
     return 1;
 }
 
-static int (*const levers[])(struct sherd_config *c, char *text, size_t bytes) = { fewer_sequences,
-    more_recompute, higher_stage, split_master, short_state };
+static int (*const levers[])(struct sherd_config *c, char *text, size_t bytes) = { sums_by_kernels,
+    fewer_sequences, more_recompute, higher_stage, split_master, short_state };
 
-/* Pulls a lever until it fits or goes no further. Its last setting is left in the next advice. */
+/* Pulls a lever until it fits or goes no further. Its last setting is left in the next advice; one that saves
+ * nothing is put back. */
 static int pull(struct forecast *f, struct sherd_config *c, int lever, int *fits)
 {
     char *text = f->advice[f->n_advice];
-    int pulled = 0;
+    const struct sherd_config was = *c;
+    const uint64_t before = f->advised;
     while (!*fits && levers[lever](c, text, sizeof(f->advice[0]))) {
-        pulled = 1;
         int st = memory_of(&f->advised, f, c);
         if (st != SHERD_OK)
             return st;
         *fits = f->advised <= f->machine.memory;
     }
-    f->n_advice += pulled;
+    if (f->advised < before) {
+        f->n_advice++;
+    } else {
+        f->advised = before;
+        *c = was;
+    }
     return SHERD_OK;
 }
 
@@ -144,18 +159,21 @@ static int pull(struct forecast *f, struct sherd_config *c, int lever, int *fits
 static int advise(struct forecast *f, const struct sherd_config *config)
 {
     struct sherd_config c;
+    const uint64_t own = f->rows[f->stage][f->recompute].memory;
     int fits = f->rows[f->stage][f->recompute].fits, st = SHERD_OK;
     if (fits)
         return SHERD_OK;
     for (int i = 0; i < COUNT_OF(levers) && !fits && st == SHERD_OK; i++) {
         c = *config;
         f->n_advice = 0;
+        f->advised = own;
         st = pull(f, &c, i, &fits);
     }
     if (fits || st != SHERD_OK)
         return st;
     c = *config;
     f->n_advice = 0;
+    f->advised = own;
     for (int i = 0; i < COUNT_OF(levers) && !fits && st == SHERD_OK; i++)
         st = pull(f, &c, i, &fits);
     if (!fits)

@@ -33,6 +33,10 @@ enum sherd_graph { SHERD_GRAPH_AUTO, SHERD_GRAPH_ON, SHERD_GRAPH_OFF };
 enum sherd_bind { SHERD_BIND_AUTO, SHERD_BIND_NONE };
 enum sherd_profile { SHERD_PROFILE_PROGRAM, SHERD_PROFILE_OPS };
 
+/* How GPUs of one host sum gradients: AUTO = copied to each other by their copy engines and summed, where
+ * they can and what is summed is large, for memory (the region `landing`); KERNEL = by NCCL's kernels. */
+enum sherd_reduce_way { SHERD_REDUCE_AUTO, SHERD_REDUCE_KERNEL };
+
 /* Where the float weights are when parameters are BF16: WHOLE beside them, or SPLIT: the other 16 bits. */
 enum sherd_master { SHERD_MASTER_WHOLE, SHERD_MASTER_SPLIT };
 
@@ -68,6 +72,7 @@ struct sherd_config {
         int64_t prefetch; /* units gathered ahead in stage 3 */
         int overlap;      /* communication beside computation */
         int poison;       /* debugging: buffers that are let go are filled with NaN */
+        enum sherd_reduce_way reduce;
     } shard;
     struct {
         enum sherd_dtype param;  /* weights and activations: F32, BF16 or F16; masters are always F32 */

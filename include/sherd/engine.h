@@ -107,6 +107,7 @@ SHERD_API int64_t sherd_engine_steps(const struct sherd_engine *engine); /* step
     XX(grad, "gradients at rest")                                                                            \
     XX(slot, "gathered units")                                                                               \
     XX(partial, "gradients before reduction")                                                                \
+    XX(landing, "gradients from other ranks")                                                                \
     XX(activation, "activations between layers")                                                             \
     XX(saved, "saved for backward")                                                                          \
     XX(scratch, "work space")                                                                                \
@@ -121,7 +122,8 @@ struct sherd_memory {
 /* What was allocated. */
 SHERD_API void sherd_engine_memory(const struct sherd_engine *engine, struct sherd_memory *out);
 
-/* What a run will need, with no device and no other rank: memory, bytes sent per step, the step program. */
+/* What a run will need, with no device and no other rank: memory, bytes sent per step, the step program. The
+ * world is spread over so many hosts, alike. */
 struct sherd_plan {
     struct sherd_memory memory;       /* largest over the ranks */
     uint64_t sent[SHERD_COLLECTIVES]; /* bytes one rank sends per optimizer step */
@@ -131,8 +133,8 @@ struct sherd_plan {
     double flops;  /* per token, forward and backward: see docs/program.md */
     char *program; /* text; free with sherd_plan_free */
 };
-SHERD_API int sherd_plan_make(
-    struct sherd_plan *out, const struct sherd_config *config, const struct sherd_model *model, int world);
+SHERD_API int sherd_plan_make(struct sherd_plan *out, const struct sherd_config *config,
+    const struct sherd_model *model, int world, int hosts);
 SHERD_API void sherd_plan_free(struct sherd_plan *plan);
 
 /* The model that the config describes (model.*), with model.freeze applied. */

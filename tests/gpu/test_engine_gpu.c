@@ -33,11 +33,12 @@ struct trial {
     enum sherd_dtype param, reduce, state;
     enum sherd_master master;
     enum sherd_recompute recompute;
+    enum sherd_reduce_way way;
     /* of rank 0 */
     struct sherd_step_stats stats[MOST_STEPS];
     uint64_t weights; /* hash over all tensors */
     /* bytes: less free than before, in libraries, in allocations, planned */
-    uint64_t used, libraries, allocated, planned;
+    uint64_t used, libraries, allocated, planned, landing;
     int64_t launches;
 };
 
@@ -68,6 +69,7 @@ static void set(struct sherd_config *c, const struct trial *t)
     T_OK(sherd_config_default(c));
     SETTINGS_TAKE(c, t, RANKS);
     c->run.deterministic = 1;
+    c->shard.reduce = t->way;
     c->optim.lr = 1e-3;
     c->schedule.warmup = 2;
     c->train.steps = 100;
@@ -135,6 +137,7 @@ static void run_one(int rank, struct sherd_comm *comm, struct sherd_device *dev,
         t->used = before - after;
         t->libraries = now.library_bytes - held.library_bytes;
         t->allocated = now.bytes - held.bytes;
+        t->landing = m.landing;
 #define XX(name, text) t->planned += m.name;
         SHERD_REGIONS(XX)
 #undef XX
@@ -349,6 +352,45 @@ static void test_less_memory(void **state)
         same(&rounded.t[stage], &rounded.t[0], "states of 16 bits");
 }
 
+/* Units large enough for landing memory give the bits of NCCL's sums: with gradients at rest where values
+ * were saved and without, late and poisoned, and recorded. */
+static void test_landing(void **state)
+{
+    (void)state;
+    static const char *const whats[] = { "kernel", "landing", "landing, slowed", "landing, graph" };
+    for (int half = 0; half < 2; half++) {
+        struct trials all = { 0 };
+        for (int stage = 1; stage <= 3; stage++) {
+            struct trial base = small();
+            base.model.vocab = 4096;
+            base.model.width = 512;
+            base.model.mlp_width = 1408;
+            base.model.context = base.seq = 128;
+            base.micro = 4;
+            base.stage = stage;
+            base.param = half ? SHERD_BF16 : SHERD_F32;
+            base.reduce = base.param;
+            base.way = SHERD_REDUCE_KERNEL;
+            add(&all, base);
+            base.way = SHERD_REDUCE_AUTO;
+            add(&all, base);
+            base.poison = 1;
+            base.delay_us = 400;
+            add(&all, base);
+            base.poison = 0;
+            base.delay_us = 0;
+            base.graph = 1;
+            add(&all, base);
+        }
+        results_of(&all);
+        for (int i = 0; i < all.n; i++) {
+            same(&all.t[i], &all.t[i / 4 * 4], whats[i % 4]);
+            assert_int_equal(all.t[i].allocated, all.t[i].planned);
+            assert_int_equal(all.t[i].landing != 0, i % 4 != 0);
+        }
+    }
+}
+
 static void test_memory(void **state)
 {
     (void)state;
@@ -392,6 +434,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_cpu),
         cmocka_unit_test(test_graph),
         cmocka_unit_test(test_less_memory),
+        cmocka_unit_test(test_landing),
         cmocka_unit_test(test_memory),
     };
     if (!gpus_two())

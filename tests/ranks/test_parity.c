@@ -297,7 +297,7 @@ static void memory_and_bytes_are_what_was_planned(void **state)
                 c.dtype.master = j.master;
                 c.dtype.state = j.state;
                 ASSERT_OK(sherd_model_build(&model, &j.model));
-                ASSERT_OK(sherd_plan_make(&plan, &c, model, j.world));
+                ASSERT_OK(sherd_plan_make(&plan, &c, model, j.world, 1));
                 assert_memory_equal(&plan.memory, &j.memory, sizeof(plan.memory));
                 uint64_t total = 0;
 #define XX(name, text) total += plan.memory.name;

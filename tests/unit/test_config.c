@@ -433,7 +433,7 @@ static void one_order_takes_more_work_space(void **state)
         struct sherd_plan plan;
         ASSERT_OK(sherd_config_parse(&c, "", 0, "test", set, 3 + one_order, 1));
         ASSERT_OK(sherd_config_model(&model, &c));
-        ASSERT_OK(sherd_plan_make(&plan, &c, model, 1));
+        ASSERT_OK(sherd_plan_make(&plan, &c, model, 1, 1));
         scratch[one_order] = plan.memory.scratch;
         sherd_plan_free(&plan);
         sherd_model_destroy(model);

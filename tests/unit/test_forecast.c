@@ -56,7 +56,7 @@ static void forecast(struct trial *t, const struct sherd_machine *m, int stage, 
         &t->config, "", 0, "paper", settings, (int)ARRAY_LEN(settings), place.gpus * place.nodes));
     t->config.shard.stage = stage;
     ASSERT_OK(sherd_config_model(&t->model, &t->config));
-    ASSERT_OK(sherd_plan_make(&t->plan, &t->config, t->model, place.gpus * place.nodes));
+    ASSERT_OK(sherd_plan_make(&t->plan, &t->config, t->model, place.gpus * place.nodes, place.nodes));
     ASSERT_OK(sherd_forecast_make(&t->got, &t->config, t->model, m, &place));
 }
 
