@@ -179,7 +179,7 @@ int search_list(struct contest *out, int *n, const struct sherd_config *config)
     struct sherd_model *model = NULL;
     struct plan plan;
     SHERD_TRY(sherd_config_model(&model, config));
-    int st = plan_init(&plan, config, model, "cuda", 2);
+    int st = plan_init(&plan, config, model, "cuda", 2, 1);
     if (st == SHERD_OK) {
         st = walk_step(&w, &plan);
         plan_finish(&plan);
