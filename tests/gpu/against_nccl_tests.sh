@@ -11,9 +11,12 @@
 #
 # sherd has a process for each GPU, so nccl-tests should have too: it does if it was built with MPI=1, in FOLDER or in
 # the folder WITH_MPI. With a thread for each GPU it is measured as well; that is for information, unless it is all there
-# is. Options by environment: FIRST, LAST (8, 8G), TRIALS (3), CYCLES (1, times over all sizes in a trial), ITERS (20),
+# is. What calls of some microseconds take depends on the cores a process is on (bench/notes.md), so the processes of both
+# get the same ones: those that sherd's ranks bind themselves to. BIND=none leaves both to the system.
+#
+# Options by environment: FIRST, LAST (8, 8G), TRIALS (3), CYCLES (1, times over all sizes in a trial), ITERS (20),
 # WARMUP (5), KINDS, MODES ("plain exposed"), WAYS ("processes threads"), BOUND (0.03), LOGS (a folder to keep logs),
-# CHECK (128M: the values of sherd are checked up to here, in a run of their own; 0 = not), MPIRUN (mpirun).
+# CHECK (128M: the values of sherd are checked up to here, in a run of their own; 0 = not), MPIRUN (mpirun), BIND (auto).
 set -eu
 cd "$(dirname "$0")/../.."
 [ $# -ge 1 ] && [ -x "$1/all_gather_perf" ] || { echo "usage: $0 FOLDER-OF-NCCL-TESTS [SHERD [GPUS]]"; exit 2; }
@@ -22,7 +25,7 @@ with_mpi=$(cd "${WITH_MPI:-$1}" && pwd)
 sherd=$(realpath "${2:-build/tools/sherd}")
 gpus=${3:-2}
 first=${FIRST:-8} last=${LAST:-8G} trials=${TRIALS:-3} cycles=${CYCLES:-1} iters=${ITERS:-20} warmup=${WARMUP:-5}
-check=${CHECK:-128M} kinds=${KINDS:-all_gather reduce_scatter all_reduce broadcast} mpirun=${MPIRUN:-mpirun}
+check=${CHECK:-128M} kinds=${KINDS:-all_gather reduce_scatter all_reduce broadcast} mpirun=${MPIRUN:-mpirun} bind=${BIND:-auto}
 command -v nvidia-smi >/dev/null || { echo "no nvidia-smi here"; exit 77; }
 [ "$(nvidia-smi -L | grep -c '^GPU')" -ge "$gpus" ] || { echo "fewer than $gpus GPUs here"; exit 77; }
 work=$(mktemp -d)
@@ -45,7 +48,7 @@ for way in ${WAYS:-processes threads}; do
     fi
 done
 
-# No MPI binds processes to cores here, as sherd does not.
+# No MPI binds processes to cores here: that is done below.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_hwloc_default_binding_policy=none
 
@@ -55,6 +58,26 @@ run() { # LOG COMMAND...
     "$@" >"$log" 2>&1 || { echo "failed: $*"; tail -20 "$log"; exit 1; }
 }
 
+# The cores of each rank of sherd, as it tells them, and a command that gives them to a process of nccl-tests.
+placed=()
+place() {
+    local cores
+    run "$work/places" "$sherd" bench all_gather --ranks "$gpus" --device cuda -b 1K -e 1K -n 1 -c 0 --bind "$bind"
+    mapfile -t cores < <(grep -oE '^\[rank [0-9]+\] bound to cores [^ ]+' "$work/places" | sort -n -k 2 | awk '{ print $NF }')
+    if [ "${#cores[@]}" -ne "$gpus" ]; then
+        echo "no ranks are bound to cores: $(grep -m 1 -o 'not bound to cores: .*' "$work/places" || echo "BIND=$bind")"
+        return
+    fi
+    cat >"$work/placed" <<END
+cores=(${cores[*]})
+rank=\${OMPI_COMM_WORLD_LOCAL_RANK:-\${MPI_LOCALRANKID:-\$PMI_RANK}}
+exec taskset -c "\${cores[\${rank:?of no process of an MPI that is known here}]}" "\$@"
+END
+    placed=(bash "$work/placed")
+    echo "the processes of both are bound to cores: ${cores[*]}"
+}
+place
+
 theirs() { # KIND MODE WAY NAME OPTIONS...
     local kind=$1 mode=$2 way=$3 log=$out/$1-$2-$3-$4.txt memory=(-R 0)
     shift 4
@@ -63,7 +86,7 @@ theirs() { # KIND MODE WAY NAME OPTIONS...
         case $kind in all_gather | broadcast) memory+=(-x 2) ;; esac
     fi
     if [ "$way" = processes ]; then
-        run "$log" "$mpirun" -np "$gpus" "$with_mpi/${kind}_perf" -g 1 "${memory[@]}" "$@"
+        run "$log" "$mpirun" -np "$gpus" "${placed[@]}" "$with_mpi/${kind}_perf" -g 1 "${memory[@]}" "$@"
     else
         run "$log" "$tests/${kind}_perf" -t "$gpus" -g 1 "${memory[@]}" "$@"
     fi
@@ -74,7 +97,7 @@ ours() { # KIND MODE NAME OPTIONS...
     local log=$out/$1-$2-sherd-$3.txt kind=$1 register=0
     [ "$2" = plain ] || register=1
     shift 3
-    run "$log" "$sherd" bench "$kind" --ranks "$gpus" --device cuda --local_register $register "$@"
+    run "$log" "$sherd" bench "$kind" --ranks "$gpus" --device cuda --bind "$bind" --local_register $register "$@"
 }
 
 # The table of one collective in one mode, or the sum of all of them.
