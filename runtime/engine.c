@@ -206,8 +206,7 @@ int sherd_engine_create_blank(struct sherd_engine **out, const struct sherd_engi
     if (st == SHERD_OK)
         st = graph_init(e, desc->config);
     SHERD_TRY_OUT(comm_agree(e->comm, st));
-    st = store_expose(&e->store, e->comm);
-    SHERD_KEEP(st, store_expose_reducing(&e->store, e->reduce_comm));
+    st = store_expose(&e->store, e->comm, e->reduce_comm);
     SHERD_KEEP(st, watch_start(e->comm, "init: weights"));
     SHERD_TRY_OUT(comm_agree(e->comm, st));
     e->blank = 1;
@@ -258,9 +257,7 @@ void sherd_engine_destroy(struct sherd_engine *e)
         sherd_queue_destroy(e->update_queue);
     sherd_queue_destroy(e->compute);
     exposed_finish(&e->exposed);
-    store_conceal(&e->store, e->comm);
-    if (e->reduce_comm)
-        store_conceal(&e->store, e->reduce_comm);
+    store_conceal(&e->store, e->comm, e->reduce_comm);
     store_finish(&e->store);
     for (int i = 0; i < PLAN_BATCH_SLOTS; i++) {
         sherd_host_free(e->dev, e->batches[i].host);

@@ -218,32 +218,38 @@ void store_finish(struct shard_store *s)
     *s = (struct shard_store){ 0 };
 }
 
-static const enum store_region travelling[] = { STORE_PARAM, STORE_GRAD, STORE_SLOT, STORE_PARTIAL };
+/* What is gathered and published, and what is reduced. */
+static const enum store_region gathered[] = { STORE_PARAM, STORE_SLOT };
+static const enum store_region reduced[] = { STORE_GRAD, STORE_PARTIAL };
 
-int store_expose(struct shard_store *s, struct sherd_comm *comm)
+static int expose(struct shard_store *s, struct sherd_comm *comm, const enum store_region regions[2])
 {
     struct sherd_memory m = { 0 };
     memory_state(&m, &s->desc);
-    const uint64_t bytes[] = { m.param, m.grad, m.slot, m.partial };
-    for (size_t i = 0; i < ARRAY_LEN(travelling); i++)
-        if (bytes[i])
-            SHERD_TRY(sherd_comm_expose(comm, s->region[travelling[i]], bytes[i]));
+    const uint64_t bytes[] = {
+        [STORE_PARAM] = m.param, [STORE_GRAD] = m.grad, [STORE_SLOT] = m.slot, [STORE_PARTIAL] = m.partial
+    };
+    for (int i = 0; i < 2; i++)
+        if (bytes[regions[i]])
+            SHERD_TRY(sherd_comm_expose(comm, s->region[regions[i]], bytes[regions[i]]));
     return SHERD_OK;
 }
 
-int store_expose_reducing(struct shard_store *s, struct sherd_comm *comm)
+int store_expose(struct shard_store *s, struct sherd_comm *gather_comm, struct sherd_comm *reduce_comm)
 {
     struct sherd_memory m = { 0 };
     memory_state(&m, &s->desc);
-    SHERD_TRY(store_expose(s, comm));
-    return m.landing ? sherd_comm_landing(comm, s->region[STORE_LANDING], m.landing) : SHERD_OK;
+    SHERD_TRY(expose(s, gather_comm, gathered));
+    SHERD_TRY(expose(s, reduce_comm, reduced));
+    return m.landing ? sherd_comm_landing(reduce_comm, s->region[STORE_LANDING], m.landing) : SHERD_OK;
 }
 
-void store_conceal(struct shard_store *s, struct sherd_comm *comm)
+void store_conceal(struct shard_store *s, struct sherd_comm *gather_comm, struct sherd_comm *reduce_comm)
 {
-    for (int i = 0; i < STORE_REGIONS; i++)
-        if (s->region[i])
-            sherd_comm_conceal(comm, s->region[i]);
+    for (int i = 0; i < STORE_REGIONS; i++) {
+        sherd_comm_conceal(gather_comm, s->region[i]);
+        sherd_comm_conceal(reduce_comm, s->region[i]);
+    }
 }
 
 void *store_whole(const struct shard_store *s, int unit, enum shard_segment segment)

@@ -67,13 +67,11 @@ void store_finish(struct shard_store *store);
  * backward of the unit until the next gather (stage 2: publication) of it is done. Filled with zeros. */
 int store_lend(struct shard_store *store, int unit, void *place, struct sherd_queue *queue);
 
-/* Lets a communicator prepare for the regions that its collectives read and write, see sherd_comm_expose.
- * Collective. store_conceal before store_finish. */
-int store_expose(struct shard_store *store, struct sherd_comm *comm);
-/* The same for the communicator that reduces, which is given the landing memory as well, if any was planned.
- */
-int store_expose_reducing(struct shard_store *store, struct sherd_comm *comm);
-void store_conceal(struct shard_store *store, struct sherd_comm *comm);
+/* Lets each communicator prepare for the regions that its collectives read and write (see shard/move.h),
+ * and for no others, see sherd_comm_expose; the one that reduces is given the landing memory as well, if any
+ * was planned. Collective. store_conceal before store_finish. */
+int store_expose(struct shard_store *store, struct sherd_comm *gather_comm, struct sherd_comm *reduce_comm);
+void store_conceal(struct shard_store *store, struct sherd_comm *gather_comm, struct sherd_comm *reduce_comm);
 
 /* First element and number of elements, within the segment, of parameters or of masters and states at rest.
  */

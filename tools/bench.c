@@ -49,6 +49,9 @@ void bench_need(struct bench_memory need[2], const struct bench_shape *shape)
     struct bench_memory *m = &need[shape->plain];
     m->a_bytes = max(m->a_bytes, shape->a);
     m->b_bytes = max(m->b_bytes, shape->b);
+    int sums = shape->kind == SHERD_REDUCE_SCATTER || shape->kind == SHERD_ALL_REDUCE;
+    m->sums |= sums;
+    m->gathers |= !sums;
 }
 
 /* ---- values ---- */
@@ -340,8 +343,9 @@ int bench_open(struct bench *b, const struct bench_desc *desc, const struct benc
     TRY(sherd_queue_sync(b->queue));
     TRY(sherd_comm_barrier(desc->comm));
     TRY(sherd_comm_dup(&b->sums, desc->comm));
-    TRY(expose(b, desc->comm));
-    return expose(b, b->sums);
+    if (need[0].gathers)
+        TRY(expose(b, desc->comm));
+    return need[0].sums ? expose(b, b->sums) : SHERD_OK;
 }
 
 void bench_close(struct bench *b)

@@ -35,6 +35,7 @@ struct bench_shape bench_shape(
 struct bench_memory {
     void *a, *b;
     size_t a_bytes, b_bytes;
+    int gathers, sums; /* which communicators are to prepare for it */
 };
 
 struct bench {
