@@ -25,6 +25,7 @@
 struct shm {
     struct block_channel channel;
     _Atomic int busy; /* a collective is running */
+    int control;      /* it is a control channel, or its own was taken */
 };
 
 /* A collective in a queue. */
@@ -258,8 +259,10 @@ static int join(struct sherd_comm *comm, struct block *block, int channel)
 
 static int shm_control(struct sherd_comm *comm, struct sherd_comm *twin)
 {
-    const struct block_channel *channel = &((struct shm *)comm->impl)->channel;
-    return join(twin, channel->block, channel->index + 1);
+    struct shm *shm = comm->impl;
+    SHERD_TRY(join(twin, shm->channel.block, shm->channel.index + 1));
+    shm->control = ((struct shm *)twin->impl)->control = 1;
+    return SHERD_OK;
 }
 
 static int shm_dup(struct sherd_comm *comm, struct sherd_comm *twin)
@@ -308,6 +311,11 @@ static const char *shm_tell(struct sherd_comm *comm, char *buf, size_t bytes)
 static void shm_close(struct sherd_comm *comm)
 {
     struct shm *shm = comm->impl;
+    if (!shm->control) { /* which would be kept for good: channels are given out and taken back in pairs */
+        struct block_channel control;
+        block_open(&control, shm->channel.block, shm->channel.index + 1, comm->world.rank, comm->timeout);
+        block_close(&control);
+    }
     block_close(&shm->channel);
     block_drop(shm->channel.block);
     mem_free(shm);

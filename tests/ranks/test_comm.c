@@ -392,6 +392,10 @@ static void many_twins(int rank, struct sherd_comm *comm, struct sherd_device *d
             sherd_comm_close(twins_of[i]);
         T_OK(sherd_comm_barrier(comm));
     }
+    for (int i = 0; i < BLOCK_CHANNELS; i++) { /* without a word of the hosts in between */
+        T_OK(sherd_comm_dup(&twins_of[0], comm));
+        sherd_comm_close(twins_of[0]);
+    }
 }
 
 static void test_many_twins(void **state)
