@@ -81,9 +81,10 @@ struct file_watch file_watch(struct file_watch watch);
 struct file_watch file_watched(void);
 
 /* The door for tests: asked before every call that changes a file system, by a word for the call ("create",
- * "write", "sync", "rename", ..., "submit" where a ring of writes is handed over), and before a "read" at an
- * offset, with the path. Returns 0, or the errno with which the call is to fail instead; a write or read may
- * be given fewer *bytes, and is then short. NULL takes it away. */
+ * "write", "sync", "rename", ..., "submit" where a ring of writes is handed over and "answer" where one of
+ * them comes back), and before a "read" at an offset, with the path. Returns 0, or the errno with which the
+ * call is to fail instead; a write or read may be given fewer *bytes, and is then short. NULL takes it away.
+ */
 typedef int (*file_hook_fn)(const char *call, const char *path, size_t *bytes);
 void file_hook(file_hook_fn fn);
 /* 1 if the call may go on; else 0, with errno set. */

@@ -34,6 +34,7 @@ struct write_queue {
 #ifdef SHERD_URING
     struct io_uring ring;
     struct list unsent; /* in the ring, not taken by the system */
+    struct list later;  /* taken and sent back: for when another write is over */
     int under_way;      /* taken, not answered */
     int broken;         /* why the system takes nothing any more; 0 = it does */
 #endif
@@ -140,7 +141,8 @@ static void submit(struct write_queue *q, struct write_op *op)
     send_ring(q);
 }
 
-/* Waits for one answer of the system: the write it belongs to is finished, or goes on. */
+/* Waits for one answer of the system: the write it belongs to is finished, or goes on. What is sent back for
+ * now waits for an answer that says something else: of those that are under way one finishes at least. */
 static int reap(struct write_queue *q)
 {
     struct io_uring_cqe *cqe;
@@ -154,11 +156,16 @@ static int reap(struct write_queue *q)
     int n = cqe->res;
     io_uring_cqe_seen(&q->ring, cqe);
     q->under_way--;
+    if (!file_may("answer", op->path, NULL))
+        n = -errno;
     if (q->unsent.first)
         send_ring(q);
     if (n > 0)
         op->done += (size_t)n;
-    if (n < 0 && n != -EINTR && !may_pass(q, -n) && !leave_direct(op, -n))
+    int again = n < 0 && may_pass(q, -n);
+    if (again)
+        append(&q->later, op);
+    else if (n < 0 && n != -EINTR && !leave_direct(op, -n))
         fail_op(q, op, -n);
     else if (n == 0 && op->done < op->bytes)
         fail_op(q, op, ENOSPC);
@@ -166,6 +173,8 @@ static int reap(struct write_queue *q)
         submit(q, op);
     else
         append(&q->ready, op);
+    while (!again && q->later.first)
+        submit(q, take_first(&q->later));
     return SHERD_OK;
 }
 
@@ -216,6 +225,7 @@ int write_queue_create(struct write_queue **out, int depth, enum write_kind kind
     pthread_cond_init(&q->finished, NULL);
 #ifdef SHERD_URING
     q->unsent.end = &q->unsent.first;
+    q->later.end = &q->later.first;
     q->uring = kind == WRITE_ANY && io_uring_queue_init((unsigned)depth, &q->ring, 0) == 0;
 #endif
     (void)depth;

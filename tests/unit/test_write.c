@@ -27,14 +27,16 @@ static char root[] = "test-write-XXXXXX"; /* where the build lies: a disk, most 
 static atomic_int asked;
 static int fail_at, short_at, refuse_at; /* refuse_at: from there on, past the page cache */
 static int hook_fd;
-static int submits, busy_from, busy_to; /* hand-overs of a ring that the system does not take */
+/* Calls of that name that the system has nothing for now: hand-overs of a ring, or answers. */
+static const char *busy_call = "";
+static int calls, busy_from, busy_to;
 
 static int hook(const char *call, const char *path, size_t *bytes)
 {
     (void)path;
-    if (!strcmp(call, "submit")) {
-        submits++;
-        return submits >= busy_from && submits < busy_to ? EAGAIN : 0;
+    if (!strcmp(call, busy_call)) {
+        calls++;
+        return calls >= busy_from && calls < busy_to ? EAGAIN : 0;
     }
     if (strcmp(call, "write"))
         return 0;
@@ -142,8 +144,7 @@ static void try(enum write_kind kind, int want_direct)
     mem_free(data);
 }
 
-/* The system refuses hand-overs busy_from to busy_to of a ring. */
-static void try_busy(int from, int to, int want_failed)
+static void try_busy(const char *call, int from, int to, int want_failed)
 {
     struct write_queue *q;
     unsigned char *data = mem_aligned(FILE_DIRECT_ALIGN, OPS * PIECE);
@@ -153,13 +154,14 @@ static void try_busy(int from, int to, int want_failed)
         data[i] = byte_at(i);
     snprintf(path, sizeof(path), "%s/busy", root);
     ASSERT_OK(file_open_new(&fd, path));
-    short_at = fail_at = refuse_at = submits = 0;
+    short_at = fail_at = refuse_at = calls = 0;
+    busy_call = call;
     busy_from = from;
     busy_to = to;
     ASSERT_OK(write_queue_create(&q, DEPTH, WRITE_ANY));
     assert_int_equal(write_all(q, fd, 1, data, path, "Resource temporarily unavailable"), want_failed);
     write_queue_destroy(q);
-    busy_from = busy_to = 0;
+    busy_call = "";
     ASSERT_OK(file_close(fd, path));
     if (!want_failed)
         check_file(path);
@@ -176,9 +178,11 @@ static void a_busy_system_is_asked_again_or_told(void **state)
     write_queue_destroy(q);
     if (!uring)
         skip();
-    try_busy(3, 6, 0);
-    try_busy(3, INT_MAX, OPS - 2); /* the first two are written, and free nothing */
-    try_busy(1, 2, OPS);           /* nothing is under way that could free anything */
+    try_busy("submit", 3, 6, 0);
+    try_busy("submit", 3, INT_MAX, OPS - 2); /* the first two are written, and free nothing */
+    try_busy("submit", 1, 2, OPS);           /* nothing is under way that could free anything */
+    try_busy("answer", 1, DEPTH, 0);
+    try_busy("answer", 3, INT_MAX, OPS - 2);
 }
 
 static int refusals;
