@@ -117,8 +117,6 @@ static int look_for_first(struct resume *r, char **path)
     struct file_watch before = comm_beat_with_files(r->engine->comm);
     int st = sherd_ckpt_find(path, c->run.dir);
     file_watch(before);
-    if (st == SHERD_OK && strlen(*path) >= PATH_BYTES)
-        return SHERD_FAIL(SHERD_EINVAL, "%s: the path is too long", *path);
     if (st == SHERD_OK && c->run.resume == SHERD_RESUME_NEVER)
         return SHERD_FAIL(SHERD_EEXISTS,
             "%s exists already; --resume goes on from it, another run.dir starts a new run", *path);
@@ -160,6 +158,8 @@ static int find(struct resume *r, int (*look)(struct resume *, char **))
     struct found *found = &r->found;
     if (r->rank == 0) {
         found->status = look(r, &path);
+        if (path && strlen(path) >= PATH_BYTES)
+            found->status = SHERD_FAIL(SHERD_EINVAL, "%s: the path is too long", path);
         snprintf(found->text, sizeof(found->text), "%s",
             found->status != SHERD_OK ? sherd_error()
             : path                    ? path
@@ -170,13 +170,12 @@ static int find(struct resume *r, int (*look)(struct resume *, char **))
     return found->status == SHERD_OK ? SHERD_OK : status_adopt(found->status, found->text);
 }
 
-/* Loads what was found, or what is whole behind it. */
+/* Loads what was found, or what is whole behind it. No rank goes by its own status, with which it would leave
+ * alone where the file of another is damaged. */
 static int load(struct resume *r)
 {
     for (;;) {
         int why, st = sherd_engine_load(r->engine, r->found.text);
-        if (st != SHERD_ECORRUPT && st != SHERD_EPEER)
-            return st;
         st = comm_agree_why(r->engine->comm, st, &why);
         if (why != SHERD_ECORRUPT)
             return st;

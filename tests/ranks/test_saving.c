@@ -293,6 +293,35 @@ static void a_taken_folder_is_refused(void **state)
     ASSERT_OK(file_remove_tree(at("taken")));
 }
 
+/* Rank 1's disk does not give what it has of the newest step. */
+static int lost_at_nine(const char *call, const char *path, size_t *bytes)
+{
+    (void)bytes;
+    return !strcmp(call, "read") && strstr(path, "step-00000009/weights-00001") ? EIO : 0;
+}
+
+/* A disk that fails is not a file that is damaged: nothing is passed over for it, but for the other's. */
+static void ranks_that_cannot_load_for_two_reasons(void **state)
+{
+    (void)state;
+    struct train t = { .dir = "two" }, more = { .dir = "two", .settings = { "run.resume=required" } };
+    train(&t);
+    file_hook(lost_at_nine);
+    train(&more);
+    assert_true(more.status[0] == SHERD_EPEER && more.status[1] == SHERD_EIO);
+    assert_true(has_step("two", 9));
+    FILE *states = fopen(at("two/step-00000009/states-00000-of-00002.safetensors"), "r+b");
+    assert_true(states && fseek(states, -1, SEEK_END) == 0);
+    assert_true(fputc(0x55, states) == 0x55 && fclose(states) == 0);
+    train(&more);
+    file_hook(NULL);
+    assert_true(more.status[0] == SHERD_OK && more.status[1] == SHERD_OK);
+    ASSERT_CONTAINS(said.data, "resumed from ");
+    ASSERT_CONTAINS(said.data, "step 6, 24 samples");
+    assert_true(has_step("two", 9) && file_exists(at("two/damaged-step-00000009/manifest.json")));
+    ASSERT_OK(file_remove_tree(at("two")));
+}
+
 /* ---- what takes longer than the timeout ---- */
 
 #define TIMEOUT 1.0
@@ -452,6 +481,7 @@ int main(void)
         cmocka_unit_test(a_run_keeps_what_it_was_told),
         cmocka_unit_test(a_stop_waits),
         cmocka_unit_test(a_taken_folder_is_refused),
+        cmocka_unit_test(ranks_that_cannot_load_for_two_reasons),
         cmocka_unit_test(a_slow_disk_is_not_a_hang),
         cmocka_unit_test(a_slow_import_is_not_a_hang),
         cmocka_unit_test(a_disk_that_stands_still_is_a_hang),
