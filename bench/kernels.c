@@ -70,11 +70,12 @@ struct bench {
     int heats; /* products between two measurements */
 };
 
-/* Operands of one call: first only counted (base NULL), then placed. */
+/* Operands of one call, in memory from base on; some are filled, unless they are only to be counted. */
 struct place {
     struct bench *b;
     char *base;
     size_t at;
+    int fill;
 };
 
 struct work {
@@ -95,7 +96,7 @@ static void check(int status)
 
 static void *take(struct place *p, int64_t elems, size_t each)
 {
-    char *at = p->base ? p->base + p->at : NULL;
+    char *at = p->base + p->at;
     p->at += (size_t)round_up(elems * (int64_t)each, 4096);
     return at;
 }
@@ -109,7 +110,7 @@ static void *halves(struct place *p, int64_t elems)
 static void *above_zero(struct place *p, int64_t elems, size_t each)
 {
     void *at = take(p, elems, each);
-    if (at)
+    if (p->fill)
         check(sherd_fill(
             p->b->queue, &(struct sherd_fill){ .dst = at, .bytes = (size_t)elems * each, .byte = 0x3c }));
     return at;
@@ -228,8 +229,6 @@ static void swiglu_backward_y(struct place *p, const struct shape *s, union args
 {
     swiglu_backward(p, s, a);
     a->swiglu_backward.y = (void *)(uintptr_t)a->swiglu_backward.dy;
-    if (!p->base)
-        a->swiglu_backward.y = small(p, 0); /* counted by whether it is there */
 }
 
 static void gelu_forward(struct place *p, const struct shape *s, union args *a)
@@ -463,9 +462,9 @@ static double median(double *v, int n)
 
 static size_t set_bytes(struct bench *b, const struct work *w, const struct shape *s)
 {
-    struct place p = { .b = b };
+    struct place p = { .b = b, .base = b->small };
     union args a;
-    w->place(&p, s, &a);
+    w->place(&p, s, &a); /* what it moves depends on which operands are there, not on where */
     return MAX(p.at, (size_t)round_up((int64_t)op_bytes(w->op, &a), 8192));
 }
 
@@ -485,7 +484,7 @@ static void measure(struct bench *b, const struct work *w, const struct shape *s
     for (int turn = -1; turn < b->o.turns; turn++) { /* the first to warm up, and for the number of calls */
         refill(b, each * (size_t)n);
         for (int i = 0; i < n; i++) {
-            struct place p = { .b = b, .base = b->memory + each * (size_t)i };
+            struct place p = { .b = b, .base = b->memory + each * (size_t)i, .fill = 1 };
             w->place(&p, s, &sets[i]);
             size_t half = (size_t)op_bytes(w->op, &sets[i]) / 2;
             copies[i].copy = (struct sherd_copy){ .dst = p.base, .src = p.base + each / 2, .bytes = half };

@@ -71,25 +71,6 @@ template <int W, typename T> static __device__ __forceinline__ void load(float (
         v[j] = j < k ? to_float(p[j]) : 0.0f;
 }
 
-/* The same of what nobody will read again, which caches need not keep. */
-template <int W, typename T>
-static __device__ __forceinline__ void load_once(float (&v)[W], const T *p, int k)
-{
-    constexpr int lanes = 16 / sizeof(T);
-    if (W == WIDE && k == W) {
-#pragma unroll
-        for (int i = 0; i < W; i += lanes) {
-            uint4 raw = __ldcs(reinterpret_cast<const uint4 *>(p + i));
-            const T *x = reinterpret_cast<const T *>(&raw);
-#pragma unroll
-            for (int j = 0; j < lanes && j < W; j++)
-                v[(i + j) % W] = to_float(x[j]);
-        }
-        return;
-    }
-    load<W>(v, p, k);
-}
-
 template <int W, typename T> static __device__ __forceinline__ void store(T *p, const float (&v)[W], int k)
 {
     constexpr int lanes = 16 / sizeof(T);
@@ -109,6 +90,49 @@ template <int W, typename T> static __device__ __forceinline__ void store(T *p, 
     for (int j = 0; j < W; j++)
         if (j < k)
             from_float(&p[j], v[j]);
+}
+
+/* WIDE elements as they lie in memory: on their way they take fewer registers than floats would. */
+template <typename T> struct pack {
+    uint4 raw[WIDE * sizeof(T) / 16];
+};
+
+/* ONCE: nobody reads it again soon, so caches need not keep it. */
+template <bool ONCE, typename T> static __device__ __forceinline__ void fetch(struct pack<T> *p, const T *at)
+{
+#pragma unroll
+    for (int i = 0; i < (int)(WIDE * sizeof(T) / 16); i++)
+        p->raw[i] =
+            ONCE ? __ldcs(reinterpret_cast<const uint4 *>(at) + i) : reinterpret_cast<const uint4 *>(at)[i];
+}
+
+template <typename T> static __device__ __forceinline__ void clear(struct pack<T> *p)
+{
+#pragma unroll
+    for (int i = 0; i < (int)(WIDE * sizeof(T) / 16); i++)
+        p->raw[i] = make_uint4(0, 0, 0, 0);
+}
+
+template <typename T> static __device__ __forceinline__ void unpack(float (&v)[WIDE], const struct pack<T> &p)
+{
+    const T *x = reinterpret_cast<const T *>(p.raw);
+#pragma unroll
+    for (int j = 0; j < WIDE; j++)
+        v[j] = to_float(x[j]);
+}
+
+/* As load, of what nobody reads again soon. */
+template <int W, typename T>
+static __device__ __forceinline__ void load_once(float (&v)[W], const T *p, int k)
+{
+    if constexpr (W == WIDE)
+        if (k == W) {
+            struct pack<T> raw;
+            fetch<true>(&raw, p);
+            unpack(v, raw);
+            return;
+        }
+    load<W>(v, p, k);
 }
 
 /* This thread's first element of n, and how many of its W there are (0: nothing to do). */

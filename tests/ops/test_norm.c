@@ -192,7 +192,7 @@ static void norm_case(struct op_test *t, const void *arg)
 static void sizes(enum sherd_norm_kind kind)
 {
     static const int64_t sizes[][2] = { { 1, 1 }, { 3, 7 }, { 7, 24 }, { 101, 128 }, { 24, 257 }, { 300, 65 },
-        { 7, 2048 }, { 2, 4096 }, { 2, 4100 }, { 2100, 3 } };
+        { 35, 2048 }, { 35, 768 }, { 2, 4096 }, { 2, 4104 }, { 2, 4100 }, { 2100, 3 } };
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
         for (int v = 0; v < OP_TYPES * OP_TYPES; v++)
             op_run(norm_case, &(struct shape){ sizes[i][0], sizes[i][1], kind, op_types[v % OP_TYPES],
