@@ -22,11 +22,12 @@
 #define HANGS 8.0     /* the same for one candidate, its code loaded or compiled */
 #define ENDED 3       /* children of one contest, then only what ran before is ranked */
 #define CHILDREN 40   /* that may end badly */
-#define RANKING 4.3   /* seconds that go by for ranking what was found in a contest, */
+#define RANKING 5.3   /* seconds that go by for ranking what was found in a contest, */
 #define LEAST 1.0     /* at least for finding it; */
-#define MOST 4.0      /* more does not help */
+#define MOST 10.0     /* more does not help */
 #define FAILED 1      /* exit statuses of a child */
 #define NO_GPU 2
+#define NEAR 1.3f  /* times sherd's rough time */
 #define SMALL 0.01 /* of a step's operations: what has less is left out */
 
 struct shared {
@@ -123,11 +124,17 @@ static int best(const struct contest *c, int by, int answers)
 
 static void print_contest(const struct contest *c)
 {
-    int cool = best(c, 0, 0), hot = best(c, 1, 0), energy = best(c, 2, 0), answer = best(c, 1, 1), timed = 0;
-    for (int i = 0; i < c->n; i++)
-        timed += c->all[i].rough > 0;
-    printf("%s, %d a step, %.0f GFLOP: %d candidates of %ld looked at, %d timed\n", c->title, c->calls,
-        c->flops * 1e-9, c->n, c->looked_at, timed);
+    int cool = best(c, 0, 0), hot = best(c, 1, 0), energy = best(c, 2, 0), answer = best(c, 1, 1);
+    int called = 0, near = 0, ranked = 0;
+    for (int i = 0; i < c->n; i++) {
+        const struct candidate *k = &c->all[i];
+        called += k->rough > 0;
+        near += k->rough > 0 && k->rough < NEAR * c->all[SHERDS].rough;
+        ranked += k->hot > 0;
+    }
+    printf(
+        "%s, %d a step, %.0f GFLOP: %ld looked at, %d listed, %d called, %d of them near sherd's, %d hot\n",
+        c->title, c->calls, c->flops * 1e-9, c->looked_at, c->n, called, near, ranked);
     print_row(c, "sherd", SHERDS);
     for (int i = 1; i < c->n; i++)
         if (c->all[i].answer == 1)

@@ -15,7 +15,7 @@
 #include "device/ops.h"
 
 #define CONTESTS 32
-#define CANDIDATES 3072
+#define CANDIDATES 4096
 #define CANDIDATE_BYTES 96
 #define SHERDS 0 /* the candidate that sherd takes */
 
@@ -30,6 +30,9 @@ struct candidate {
     int answer;          /* its number among the library's answers to sherd's own question, from 1; 0: none */
     unsigned char bad;   /* does not run, gives something else, or took the process with it */
     unsigned char apart; /* sherd could not use it as it is: shown, not compared with */
+    /* Its algorithm, and that with its tile; 0: it is alone. Of kin that are all slow only a few are called.
+     */
+    uint32_t kin[2];
 };
 
 union op_args {
@@ -84,11 +87,13 @@ int meter_open(struct meter *m); /* `tuned` and `beat` are set */
 void meter_close(struct meter *m);
 /* Random numbers of a normal distribution over `elems` elements of device memory, the same at every call. */
 int meter_fill(const struct meter *m, void *to, int64_t elems, enum sherd_dtype type);
-/* Calls every candidate that was not called yet, for as long. */
+/* Calls the candidates that were not called yet, for as long; not those whose kin are slow. */
 int meter_rough(struct meter *m, struct contest *c, const struct runner *r, double seconds);
 /* sherd's, perhaps the library's first answer, and the `most` best of the others, by rough times; how many of
  * the most + 2. */
 int meter_best(const struct contest *c, int most, int *out);
+/* Are some of those called that share kin[of], all of them far from the best? */
+int meter_slow_kin(const struct contest *c, uint32_t kin, int of);
 /* Measures the good ones cool and the best of these hot. */
 int meter_rank(struct meter *m, struct contest *c, const struct runner *r);
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * How candidates are timed. Roughly: one call, a second where the first was not slow. Cool: short bursts with
- * the GPU idle between them, the best of three. Hot: a warm-up until the GPU is at its power limit, then
- * turns of a sixth of a second without a pause between them; the energy is the difference of the GPU's own
- * counter between two of its changes within a turn.
+ * How candidates are timed. Roughly: one call to have its plan and its code, and two more that are timed
+ * where that was not slow. Cool: short bursts with the GPU idle between them, the best of three. Hot: a
+ * warm-up until the GPU is at its power limit, then turns of a sixth of a second without a pause between
+ * them; the energy is the difference of the GPU's own counter between two of its changes within a turn.
  */
 #include "bench/search.h"
 
@@ -20,16 +20,18 @@
 #include "base/mem.h"
 #include "base/status.h"
 
-#define ROUGH_MOST 2.0f   /* times the best: not called twice */
+#define ROUGH_MOST 2.0f   /* times the best: not called again */
+#define KIN_TRIED 3       /* so many of a kind */
+#define KIN_WITHIN 1.5f   /* and none of them as near to the best: the others are not called */
 #define FORCED 2          /* candidates that are always measured: sherd's, the library's first */
 #define COOL_WITHIN 1.30f /* of the roughly best */
 #define COOL_MOST 16
 #define COOL_BURST_MS 3.0f
 #define COOL_IDLE_US 8000
-#define HOT_MOST 10
-#define HOT_FINAL 3
-#define WARM_MS 300.0f
-#define LEAD_MS 20.0f /* of a turn, not timed: the one before has left its heat */
+#define HOT_MOST 5
+#define HOT_TURNS 3
+#define WARM_MS 1000.0f /* the clock swings most at first */
+#define LEAD_MS 20.0f   /* of a turn, not timed: the one before has left its heat */
 #define TURN_MS 150.0f
 #define WRONG 0.02 /* further from sherd's result than this is another result */
 #define BLOCK_ELEMS (INT64_C(8) << 20)
@@ -162,36 +164,80 @@ static int time_calls(struct meter *m, const struct runner *r, int i, int calls,
     return SHERD_OK;
 }
 
+/* Milliseconds from the end of enqueuing on, an upper bound where the GPU was ahead of it: making a plan and
+ * loading or compiling its code are done by then. Below 0 for a candidate that is refused. */
+static int call_first(struct meter *m, const struct runner *r, int i, float *ms)
+{
+    beat(m);
+    int st = r->enqueue(r->ctx, i);
+    double from = seconds_now();
+    CU_TRY(cudaStreamSynchronize(m->stream));
+    *ms = st == SHERD_OK ? (float)(1e3 * (seconds_now() - from)) : -1;
+    return SHERD_OK;
+}
+
+static int call_roughly(struct meter *m, struct candidate *k, const struct runner *r, int i, float best)
+{
+    float first, ms;
+    SHERD_TRY(call_first(m, r, i, &first));
+    k->bad = first < 0;
+    k->rough = k->bad ? 0 : first;
+    if (k->bad || first > fmaxf(ROUGH_MOST * best, best + 1))
+        return SHERD_OK;
+    SHERD_TRY(time_calls(m, r, i, 1, &k->rough));
+    if (k->rough < ROUGH_MOST * best) {
+        SHERD_TRY(time_calls(m, r, i, 1, &ms));
+        k->rough = fminf(k->rough, ms);
+    }
+    k->bad = k->rough <= 0;
+    return SHERD_OK;
+}
+
+static float roughly_best(const struct contest *c)
+{
+    float best = INFINITY;
+    for (int i = 0; i < c->n; i++)
+        if (!c->all[i].bad && c->all[i].rough > 0)
+            best = fminf(best, c->all[i].rough);
+    return best;
+}
+
+int meter_slow_kin(const struct contest *c, uint32_t kin, int of)
+{
+    float limit = KIN_WITHIN * roughly_best(c);
+    int slow = 0;
+    for (int i = 0; i < c->n && kin; i++) {
+        const struct candidate *k = &c->all[i];
+        if (k->kin[of] != kin || k->bad || k->rough <= 0)
+            continue;
+        if (k->rough <= limit)
+            return 0;
+        slow++;
+    }
+    return slow >= KIN_TRIED;
+}
+
 int meter_rough(struct meter *m, struct contest *c, const struct runner *r, double seconds)
 {
     const double until = seconds_now() + seconds;
-    float best = INFINITY;
+    float best = roughly_best(c);
     for (int i = 0; i < c->n && (i == SHERDS || seconds_now() < until); i++) {
         struct candidate *k = &c->all[i];
-        float first, second = INFINITY;
-        if (k->bad || k->rough > 0) {
-            best = k->rough > 0 ? fminf(best, k->rough) : best;
+        if (k->bad || k->rough > 0 || meter_slow_kin(c, k->kin[0], 0) || meter_slow_kin(c, k->kin[1], 1))
             continue;
-        }
         c->current = i;
-        SHERD_TRY(time_calls(m, r, i, 1, &first)); /* with the loading of its code */
-        if (first >= 0 && first < fmaxf(ROUGH_MOST * best, best + 20))
-            SHERD_TRY(time_calls(m, r, i, 1, &first));
-        if (first >= 0 && first < ROUGH_MOST * best)
-            SHERD_TRY(time_calls(m, r, i, 1, &second));
-        k->bad = first < 0;
-        k->rough = k->bad ? 0 : fminf(first, second);
+        SHERD_TRY(call_roughly(m, k, r, i, best));
         best = k->bad ? best : fminf(best, k->rough);
     }
     c->current = -1;
     return SHERD_OK;
 }
 
-enum by { BY_ROUGH, BY_COOL, BY_HOT };
+enum by { BY_ROUGH, BY_COOL };
 
 static float value_of(const struct candidate *k, enum by by)
 {
-    float v = by == BY_ROUGH ? k->rough : by == BY_COOL ? k->cool : k->hot;
+    float v = by == BY_ROUGH ? k->rough : k->cool;
     return k->bad || v <= 0 ? INFINITY : v;
 }
 
@@ -336,16 +382,13 @@ static int warm_up(struct meter *m, struct contest *c, const struct runner *r)
     return st;
 }
 
-/* All once, the best of them and sherd's twice more, in turns. */
+/* All in turns: what the limit of power does to the clock goes up and down within a second, and comes to all.
+ */
 static int hot(struct meter *m, struct contest *c, const struct runner *r)
 {
     int some[HOT_MOST + FORCED], n = best_of(c, BY_COOL, COOL_WITHIN, HOT_MOST, some);
     SHERD_TRY(warm_up(m, c, r));
-    for (int i = 0; i < n; i++)
-        if (c->all[some[i]].hot_calls == 0)
-            SHERD_TRY(turn(m, c, r, some[i]));
-    n = best_of(c, BY_HOT, COOL_WITHIN, HOT_FINAL, some);
-    for (int round = 0; round < 2 && n > 1; round++)
+    for (int round = 0; round < HOT_TURNS; round++)
         for (int i = 0; i < n; i++)
             if (!c->all[some[i]].bad)
                 SHERD_TRY(turn(m, c, r, some[i]));

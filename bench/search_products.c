@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Candidates for a matrix product: the library's answers to sherd's question and to wider ones, all that can
- * be put together from what it says of its algorithms (a sample of them where they are too many), and the
- * neighbours of the best of these. All give the same bits at every run, as sherd wants it.
+ * Candidates for a matrix product: the library's answers to sherd's question and to wider ones, a few of each
+ * of its algorithms as it says they can be set, many of the algorithms that are not slow, and the neighbours
+ * of the best of these. All give the same bits at every run, as sherd wants it.
  */
 #include "bench/search.h"
 
@@ -21,15 +21,18 @@
 
 #define SETS 3 /* of operands, in turns: nothing is left of the last call in the L2 */
 #define ROOM_BYTES ((size_t)256 << 20)
-#define ASKED 512           /* answers wanted of the library */
-#define TUNED_ANSWERS 8     /* that sherd's tuning looks at */
-#define LISTING_SHARE 0.2   /* of the seconds: putting algorithms together, */
-#define ROUGH_SHARE 0.5     /* calling each of them, */
-#define NEIGHBOUR_SHARE 0.1 /* finding neighbours of the best, */
-#define CLOSER_SHARE 0.2    /* and calling those */
+#define ASKED 512       /* answers wanted of the library */
+#define TUNED_ANSWERS 8 /* that sherd's tuning looks at */
+#define FEW_SHARE 0.1   /* of the seconds: putting a few of each algorithm together, */
+#define FEW_ROUGH 0.2   /* calling them, */
+#define MANY_SHARE 0.15 /* putting many of the good ones together, */
+#define MANY_ROUGH 0.35 /* calling them, */
+#define NEAR_SHARE 0.05 /* finding neighbours of the best, */
+#define NEAR_ROUGH 0.15 /* and calling those */
 #define IDS 256
-#define ROUNDS 12
+#define FEW 3 /* of an algorithm, plainly set and otherwise */
 #define NEIGHBOURS_OF 6
+#define NEIGHBOUR_ROOM 768
 #define COMPARED (1 << 21) /* elements of two results */
 
 struct product {
@@ -42,6 +45,8 @@ struct product {
     void *out[2]; /* results to be compared */
     struct plan_room room;
     unsigned turn;
+    int ids[IDS], n_ids;
+    uint64_t at[IDS][2]; /* how far the ways to set each were tried: plain ones, all */
 };
 
 /* ---- operands ---- */
@@ -206,6 +211,14 @@ static void name_of(const cublasLtMatmulAlgo_t *algo, size_t workspace, char *ou
         inner, custom, swizzle, splits, scheme, (double)workspace / 1048576);
 }
 
+static uint32_t config_of(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t name)
+{
+    uint32_t value = 0;
+    size_t written;
+    (void)cublasLtMatmulAlgoConfigGetAttribute(algo, name, &value, sizeof(value), &written);
+    return value;
+}
+
 /* Room for one more where it is new. */
 static struct candidate *add(struct contest *c, const cublasLtMatmulAlgo_t *algo, size_t workspace)
 {
@@ -221,6 +234,8 @@ static struct candidate *add(struct contest *c, const cublasLtMatmulAlgo_t *algo
     memcpy(k->name, name, sizeof(name));
     memcpy(k->how, algo, sizeof(*algo));
     k->workspace = workspace;
+    k->kin[0] = config_of(algo, CUBLASLT_ALGO_CONFIG_ID) + 1;
+    k->kin[1] = k->kin[0] << 16 | (config_of(algo, CUBLASLT_ALGO_CONFIG_TILE_ID) & 0xffff);
     return k;
 }
 
@@ -265,8 +280,8 @@ static int ask(struct product *p, size_t workspace, int32_t sms, int numbered)
 
 /* What one algorithm can be set to. */
 struct ways {
-    uint32_t tiles[128], stages[128];
-    int n_tiles, n_stages, swizzles;
+    uint32_t tiles[CUBLASLT_MATMUL_TILE_END], stages[CUBLASLT_MATMUL_STAGES_END];
+    int n_tiles, n_stages, clusters, inners, swizzles;
     int32_t customs, splits;
 };
 
@@ -297,9 +312,25 @@ static struct ways ways_of(const cublasLtMatmulAlgo_t *algo)
         algo, CUBLASLT_ALGO_CAP_CTA_SWIZZLING_SUPPORT, &swizzle, sizeof(swizzle), &n);
     (void)cublasLtMatmulAlgoCapGetAttribute(
         algo, CUBLASLT_ALGO_CAP_SPLITK_SUPPORT, &split, sizeof(split), &n);
+    /* One that has no tiles takes clusters and inner shapes too, and heeds neither. */
+    int tiled = w.n_tiles > 1 || w.tiles[0] != CUBLASLT_MATMUL_TILE_UNDEFINED;
+    w.clusters = tiled ? CUBLASLT_CLUSTER_SHAPE_END : 1;
+    w.inners = tiled ? CUBLASLT_MATMUL_INNER_SHAPE_END : 1;
     w.swizzles = swizzle ? 2 : 1;
     w.splits = split ? 4 : 1;
     return w;
+}
+
+static struct ways plain_ways(struct ways w)
+{
+    w.inners = w.swizzles = w.splits = 1;
+    return w;
+}
+
+static uint64_t count_ways(const struct ways *w)
+{
+    return (uint64_t)w->n_tiles * (uint64_t)w->n_stages * (uint64_t)w->clusters * (uint64_t)w->inners *
+           (uint64_t)w->swizzles * (uint64_t)(w->customs + 1) * (uint64_t)w->splits;
 }
 
 static int set_config(
@@ -316,10 +347,10 @@ static int configure(cublasLtMatmulAlgo_t *algo, const struct ways *w, uint64_t 
     at /= (uint64_t)w->n_tiles;
     uint32_t stages = w->stages[at % (uint64_t)w->n_stages];
     at /= (uint64_t)w->n_stages;
-    uint16_t cluster = (uint16_t)(at % CUBLASLT_CLUSTER_SHAPE_END);
-    at /= CUBLASLT_CLUSTER_SHAPE_END;
-    uint16_t inner = (uint16_t)(at % CUBLASLT_MATMUL_INNER_SHAPE_END);
-    at /= CUBLASLT_MATMUL_INNER_SHAPE_END;
+    uint16_t cluster = (uint16_t)(at % (uint64_t)w->clusters);
+    at /= (uint64_t)w->clusters;
+    uint16_t inner = (uint16_t)(at % (uint64_t)w->inners);
+    at /= (uint64_t)w->inners;
     swizzle = (uint32_t)(at % (uint64_t)w->swizzles);
     at /= (uint64_t)w->swizzles;
     custom = (uint32_t)(at % (uint64_t)(w->customs + 1));
@@ -341,35 +372,55 @@ static cudaDataType_t lt_type(int type)
     return type == SHERD_F32 ? CUDA_R_32F : type == SHERD_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-/* Goes on through the ways to set algorithm `id` until a time; leaps visit each way at most once. */
-static void put_id_together(struct product *p, int id, uint64_t *at, double until)
+/* Goes on through ways to set an algorithm until a time or a number of candidates; leaps visit each at most
+ * once. */
+static void go_on(
+    struct product *p, cublasLtMatmulAlgo_t algo, const struct ways *w, uint64_t *at, int most, double until)
 {
-    cudaDataType_t in = lt_type(p->plan.key.type), out = lt_type(p->plan.key.c_type);
-    cublasLtMatmulAlgo_t algo;
-    if (cublasLtMatmulAlgoInit(p->lt, CUBLAS_COMPUTE_32F, CUDA_R_32F, in, in, out, out, id, &algo) !=
-        CUBLAS_STATUS_SUCCESS)
-        return;
-    struct ways w = ways_of(&algo);
-    uint64_t all = (uint64_t)w.n_tiles * (uint64_t)w.n_stages * CUBLASLT_CLUSTER_SHAPE_END *
-                   CUBLASLT_MATMUL_INNER_SHAPE_END * (uint64_t)w.swizzles * (uint64_t)(w.customs + 1) *
-                   (uint64_t)w.splits;
-    for (; *at < all && ((*at & 15) != 15 || seconds_now() < until); (*at)++)
-        if (configure(&algo, &w, *at * UINT64_C(2654435761) % all))
+    uint64_t all = count_ways(w);
+    for (; *at < all && p->c->n < most && ((*at & 15) != 15 || seconds_now() < until); (*at)++)
+        if (configure(&algo, w, *at * UINT64_C(2654435761) % all))
             (void)try_algo(p, &algo);
 }
 
-/* In rounds, so that there are some of each id where not all have room or time. */
-static void put_together(struct product *p, double seconds)
+/* Up to `more` candidates of algorithm i: three quarters plainly set, then any. */
+static void put_id_together(struct product *p, int i, int more, double seconds)
 {
     cudaDataType_t in = lt_type(p->plan.key.type), out = lt_type(p->plan.key.c_type);
-    int ids[IDS], n = 0;
-    uint64_t at[IDS] = { 0 };
     const double from = seconds_now();
-    if (cublasLtMatmulAlgoGetIds(p->lt, CUBLAS_COMPUTE_32F, CUDA_R_32F, in, in, out, out, IDS, ids, &n) !=
+    const int n = p->c->n, most = MIN(n + more, CANDIDATES - NEIGHBOUR_ROOM);
+    cublasLtMatmulAlgo_t algo;
+    if (cublasLtMatmulAlgoInit(p->lt, CUBLAS_COMPUTE_32F, CUDA_R_32F, in, in, out, out, p->ids[i], &algo) !=
         CUBLAS_STATUS_SUCCESS)
         return;
-    for (int i = 0; i < n * ROUNDS; i++)
-        put_id_together(p, ids[i % n], &at[i % n], from + seconds * (double)(i + 1) / (double)(n * ROUNDS));
+    struct ways w = ways_of(&algo), plain = plain_ways(w);
+    go_on(p, algo, &plain, &p->at[i][0], n + (most - n) * 3 / 4, from + seconds / 2);
+    go_on(p, algo, &w, &p->at[i][1], most, from + seconds);
+}
+
+static void list_ids(struct product *p)
+{
+    cudaDataType_t in = lt_type(p->plan.key.type), out = lt_type(p->plan.key.c_type);
+    if (cublasLtMatmulAlgoGetIds(p->lt, CUBLAS_COMPUTE_32F, CUDA_R_32F, in, in, out, out, IDS, p->ids,
+            &p->n_ids) != CUBLAS_STATUS_SUCCESS)
+        p->n_ids = 0;
+}
+
+static void put_few_together(struct product *p, double seconds)
+{
+    for (int i = 0; i < p->n_ids; i++)
+        put_id_together(p, i, FEW, seconds / (double)p->n_ids);
+}
+
+/* Of those algorithms that are not known to be slow. */
+static void put_many_together(struct product *p, double seconds)
+{
+    int good[IDS], n = 0, room = CANDIDATES - NEIGHBOUR_ROOM - p->c->n;
+    for (int i = 0; i < p->n_ids; i++)
+        if (!meter_slow_kin(p->c, (uint32_t)p->ids[i] + 1, 0))
+            good[n++] = i;
+    for (int i = 0; i < n; i++)
+        put_id_together(p, good[i], room / n, seconds / (double)n);
 }
 
 /* Those that differ from one in a single setting. */
@@ -383,7 +434,7 @@ static void neighbours(struct product *p, const cublasLtMatmulAlgo_t *algo, doub
     const int n_wide[] = { w.n_tiles, w.n_stages, w.customs + 1, w.swizzles };
     const cublasLtMatmulAlgoConfigAttributes_t narrow[] = { CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID,
         CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID };
-    const int n_narrow[] = { CUBLASLT_CLUSTER_SHAPE_END, CUBLASLT_MATMUL_INNER_SHAPE_END };
+    const int n_narrow[] = { w.clusters, w.inners };
     for (size_t a = 0; a < ARRAY_LEN(wide); a++) {
         for (int i = 0; i < n_wide[a] && seconds_now() < until; i++) {
             cublasLtMatmulAlgo_t other = *algo;
@@ -435,7 +486,7 @@ static int name_sherds(struct product *p)
     return SHERD_OK;
 }
 
-static int list(struct product *p, double seconds)
+static int list(struct product *p)
 {
     p->c->n = 1;
     SHERD_TRY(name_sherds(p));
@@ -444,7 +495,6 @@ static int list(struct product *p, double seconds)
     SHERD_TRY(ask(p, ROOM_BYTES, 0, 0));
     for (int32_t sms = 128; sms >= 112; sms -= 8)
         SHERD_TRY(ask(p, CUDA_WORKSPACE_BYTES, sms, 0));
-    put_together(p, LISTING_SHARE * seconds);
     p->c->listed = 1;
     return SHERD_OK;
 }
@@ -453,15 +503,19 @@ static int measure(struct product *p, double seconds)
 {
     struct runner r = { p, enqueue, differs };
     int best[NEIGHBOURS_OF + 2];
-    SHERD_TRY(meter_rough(p->m, p->c, &r, ROUGH_SHARE * seconds));
+    list_ids(p);
+    put_few_together(p, FEW_SHARE * seconds);
+    SHERD_TRY(meter_rough(p->m, p->c, &r, FEW_ROUGH * seconds));
+    put_many_together(p, MANY_SHARE * seconds);
+    SHERD_TRY(meter_rough(p->m, p->c, &r, MANY_ROUGH * seconds));
     int n = meter_best(p->c, NEIGHBOURS_OF, best);
-    double until = seconds_now() + NEIGHBOUR_SHARE * seconds;
+    double until = seconds_now() + NEAR_SHARE * seconds;
     for (int i = 1; i < n; i++) {
         cublasLtMatmulAlgo_t algo;
         memcpy(&algo, p->c->all[best[i]].how, sizeof(algo));
         neighbours(p, &algo, until);
     }
-    SHERD_TRY(meter_rough(p->m, p->c, &r, CLOSER_SHARE * seconds));
+    SHERD_TRY(meter_rough(p->m, p->c, &r, NEAR_ROUGH * seconds));
     return meter_rank(p->m, p->c, &r);
 }
 
@@ -472,7 +526,7 @@ int search_product(struct meter *m, struct contest *c, double seconds)
         return SHERD_FAIL(SHERD_EDEVICE, "cublasLtCreate failed");
     int st = make_operands(&p);
     if (st == SHERD_OK && !c->listed)
-        st = list(&p, seconds);
+        st = list(&p);
     if (st == SHERD_OK)
         st = measure(&p, seconds);
     (void)cudaFree(p.memory);
