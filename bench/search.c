@@ -38,6 +38,7 @@ struct shared {
 
 struct options {
     const char *only, *config, *all_file, *improve;
+    FILE *all;
     char tuned[256];
     double seconds;
 };
@@ -179,13 +180,8 @@ static void print_sum(const struct shared *s, int products, const char *what)
         100 * sum[2] / sum[0], 100 * best_cool / own_cool, best_cool, own_cool);
 }
 
-static void write_all(const struct shared *s, const char *path)
+static int write_all(const struct shared *s, FILE *f)
 {
-    FILE *f = fopen(path, "w");
-    if (!f) {
-        perror(path);
-        return;
-    }
     fprintf(f, "contest\tcandidate\tanswer\tapart\tbad\trough ms\tcool ms\thot ms\twatts\tMHz\n");
     for (int i = 0; i < s->n; i++)
         for (int j = 0; j < s->all[i].n; j++) {
@@ -195,7 +191,8 @@ static void write_all(const struct shared *s, const char *path)
                     k->answer, k->apart, k->bad, (double)k->rough, (double)k->cool, (double)k->hot,
                     (double)k->watts, (double)k->mhz);
         }
-    fclose(f);
+    int bad = ferror(f);
+    return fclose(f) != 0 || bad;
 }
 
 /* Lists what a step consists of and leaves out what is small, and what was not asked for. */
@@ -332,10 +329,41 @@ static int run_children(struct shared *s, const struct options *o)
     return code;
 }
 
+/* What is written or read in the end is tried before minutes go by. */
+static int open_files(struct options *o)
+{
+    if (o->improve && access(o->improve, R_OK | W_OK | X_OK) != 0) {
+        perror(o->improve);
+        return 1;
+    }
+    if (o->all_file && !(o->all = fopen(o->all_file, "w"))) {
+        perror(o->all_file);
+        return 1;
+    }
+    return 0;
+}
+
+static int run(struct shared *s, struct options *o)
+{
+    int made = 0;
+    if (s->n == 0)
+        return 0;
+    if (!*o->tuned) {
+        snprintf(o->tuned, sizeof(o->tuned), "/tmp/sherd-search-XXXXXX");
+        made = mkdtemp(o->tuned) != NULL;
+    }
+    int code = run_children(s, o);
+    print_sum(s, 1, "products");
+    print_sum(s, 0, "attention");
+    if (made)
+        printf("what sherd chose is kept in %s\n", o->tuned);
+    return code;
+}
+
 int main(int argc, char **argv)
 {
     struct options o;
-    int at, made = 0, code = parse(&o, argc, argv, &at);
+    int at, code = parse(&o, argc, argv, &at);
     if (code)
         return code;
     struct shared *s =
@@ -344,24 +372,20 @@ int main(int argc, char **argv)
         perror("memory");
         return 1;
     }
-    if (!*o.tuned) {
-        snprintf(o.tuned, sizeof(o.tuned), "/tmp/sherd-search-XXXXXX");
-        made = mkdtemp(o.tuned) != NULL;
-    }
     if (list_contests(s, &o, (const char *const *)argv + at, argc - at) != SHERD_OK) {
         fprintf(stderr, "%s\n", sherd_error());
         return 1;
     }
-    code = s->n > 0 ? run_children(s, &o) : 0;
-    print_sum(s, 1, "products");
-    print_sum(s, 0, "attention");
+    if (open_files(&o))
+        return 1;
+    code = run(s, &o);
     if (o.improve && search_improve(s->all, s->n, o.improve) != SHERD_OK) {
         fprintf(stderr, "%s\n", sherd_error());
         code = 1;
     }
-    if (o.all_file)
-        write_all(s, o.all_file);
-    if (made)
-        printf("what sherd chose is kept in %s\n", o.tuned);
+    if (o.all && write_all(s, o.all)) {
+        perror(o.all_file);
+        code = 1;
+    }
     return code;
 }
