@@ -20,7 +20,6 @@
 
 #define PATIENCE 20.0 /* seconds without a sign of the child */
 #define HANGS 8.0     /* the same for one candidate, its code loaded or compiled */
-#define ENDED 3       /* children of one contest, then only what ran before is ranked */
 #define CHILDREN 40   /* that may end badly */
 #define RANKING 5.3   /* seconds that go by for ranking what was found in a contest, */
 #define LEAST 1.0     /* at least for finding it; */
@@ -284,7 +283,7 @@ static void blame(struct shared *s, const char *why)
         c->done = 1;
     c->current = -1;
     c->ended++;
-    for (int i = 1; i < c->n && c->ended == ENDED; i++)
+    for (int i = 1; i < c->n && c->ended >= ENDED; i++)
         c->all[i].bad |= c->all[i].rough <= 0;
 }
 

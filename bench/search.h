@@ -18,6 +18,7 @@
 #define CANDIDATES 4096
 #define CANDIDATE_BYTES 96
 #define SHERDS 0 /* the candidate that sherd takes */
+#define ENDED 3  /* children that came to an end with one contest: only what ran before is ranked then */
 
 struct candidate {
     char name[80];

@@ -499,15 +499,14 @@ static int list(struct product *p)
     return SHERD_OK;
 }
 
-static int measure(struct product *p, double seconds)
+static int find(struct product *p, const struct runner *r, double seconds)
 {
-    struct runner r = { p, enqueue, differs };
     int best[NEIGHBOURS_OF + 2];
     list_ids(p);
     put_few_together(p, FEW_SHARE * seconds);
-    SHERD_TRY(meter_rough(p->m, p->c, &r, FEW_ROUGH * seconds));
+    SHERD_TRY(meter_rough(p->m, p->c, r, FEW_ROUGH * seconds));
     put_many_together(p, MANY_SHARE * seconds);
-    SHERD_TRY(meter_rough(p->m, p->c, &r, MANY_ROUGH * seconds));
+    SHERD_TRY(meter_rough(p->m, p->c, r, MANY_ROUGH * seconds));
     int n = meter_best(p->c, NEIGHBOURS_OF, best);
     double until = seconds_now() + NEAR_SHARE * seconds;
     for (int i = 1; i < n; i++) {
@@ -515,7 +514,16 @@ static int measure(struct product *p, double seconds)
         memcpy(&algo, p->c->all[best[i]].how, sizeof(algo));
         neighbours(p, &algo, until);
     }
-    SHERD_TRY(meter_rough(p->m, p->c, &r, NEAR_ROUGH * seconds));
+    return meter_rough(p->m, p->c, r, NEAR_ROUGH * seconds);
+}
+
+static int measure(struct product *p, double seconds)
+{
+    struct runner r = { p, enqueue, differs };
+    if (p->c->ended < ENDED)
+        SHERD_TRY(find(p, &r, seconds));
+    else
+        SHERD_TRY(meter_rough(p->m, p->c, &r, 0)); /* sherd's, where it was not called */
     return meter_rank(p->m, p->c, &r);
 }
 
