@@ -4,6 +4,7 @@
  * The YAML that Accelerate's questionnaire writes, with its blocks for FSDP (versions 1 and 2) and DeepSpeed:
  * every key and what becomes of it. The way through a file is in runtime/foreign.c.
  */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -224,18 +225,20 @@ int accelerate_ranks(struct sherd_config *config, int world)
     struct config_origin *origin = config->origin;
     const struct config_late *late = &origin->late;
     struct foreign f = { config, origin, &foreign_accelerate, origin->name, NULL };
-    long long ranks = (long long)late->ranks.value, hosts = (long long)late->hosts;
+    double ranks = late->ranks.value, hosts = late->hosts;
+    const char *key = late->ranks.theirs;
     if (!late->ranks.where)
         return SHERD_OK;
     if (world == 0 || ranks < 1 || ranks == world) /* below 1 it leaves the number to Slurm */
-        return foreign_remark(&f, CONFIG_IDLE, late->ranks.theirs, LAUNCH);
-    if (hosts > 1)
-        return foreign_remark(&f, CONFIG_DIFFERENT, late->ranks.theirs,
-            "%lld ranks on %lld hosts there, %d here; `sherd launch --nnodes %lld --nproc-per-node %lld` on each host starts "
-            "as many",
+        return foreign_remark(&f, CONFIG_IDLE, key, LAUNCH);
+    if (hosts > 1 && fmod(ranks, hosts) == 0)
+        return foreign_remark(&f, CONFIG_DIFFERENT, key,
+            "%.15g ranks on %.15g hosts there, %d here; `sherd launch --nnodes %.15g --nproc-per-node %.15g` on "
+            "each host starts as many",
             ranks, hosts, world, hosts, ranks / hosts);
-    return foreign_remark(&f, CONFIG_DIFFERENT, late->ranks.theirs,
-        "%lld rank%s there, %d here; --ranks %lld starts as many", ranks, ranks > 1 ? "s" : "", world, ranks);
+    return foreign_remark(&f, CONFIG_DIFFERENT, key,
+        "%.15g rank%s there, %d here; --ranks %.15g starts as many", ranks, ranks > 1 ? "s" : "", world,
+        ranks);
 }
 
 static int translate(struct foreign *f)

@@ -221,6 +221,9 @@ static void ranks(void **state)
         { "num_processes: 1\n", 2, "num_processes: 1 rank there, 2 here" },
         { "num_machines: 2\nnum_processes: 8\n", 1,
             "num_processes: 8 ranks on 2 hosts there, 1 here; `sherd launch --nnodes 2 --nproc-per-node 4`" },
+        { "num_machines: 2\nnum_processes: 1\n", 4, "num_processes: 1 rank there, 4 here; --ranks 1 starts" },
+        { "num_processes: 9223372036854775807\n", 1,
+            "num_processes: 9.22337203685478e+18 ranks there, 1 here" },
         { "num_machines: 2\nnum_processes: 8\n", 8, "  num_machines: ranks are started by --ranks" },
     };
     for (size_t i = 0; i < ARRAY_LEN(t); i++) {
