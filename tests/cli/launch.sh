@@ -3,13 +3,11 @@
 # SPDX-FileCopyrightText: The sherd authors
 #
 # The launcher: signals reach the ranks, the first failure ends all and is told last, and nothing is left behind.
-# Whoever started this test may ignore signals (nohup does), and what is ignored stays ignored in a job of the program's.
-if [ -z "${SIGNALS_RESET:-}" ]; then
-    SIGNALS_RESET=1 exec env --default-signal=HUP,INT,TERM,USR1 bash "$0" "$@"
-fi
+. "$(dirname "$0")/signals.sh"
 . "$(dirname "$0")/lib.sh"
 set -m # background jobs must not ignore SIGINT
 make_tiny
+printf 'shard:\n  stage: 3\n' >>tiny.yaml
 
 # Ranks that nobody starts are missed aloud, long before the time is up; looked at below.
 RANK=0 WORLD_SIZE=3 timeout 14 "$sherd" train tiny.yaml --set run.dir=alone >/dev/null 2>alone.err &
@@ -17,23 +15,6 @@ alone=$!
 MASTER_ADDR=127.0.0.1 MASTER_PORT=29473 RANK=0 WORLD_SIZE=3 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 timeout 14 "$sherd" train \
     tiny.yaml --set run.dir=lonely >/dev/null 2>lonely.err &
 lonely=$!
-
-# A run without end in the folder $1, with more arguments; $launcher and $ranks hold the process ids. Returns when
-# it has taken a step.
-start() {
-    local dir=$1 i
-    shift
-    "$sherd" train tiny.yaml --ranks 3 --set run.dir="$dir" --set train.steps=100000000 --set shard.stage=3 --set log.every=1000 "$@" \
-        >"$dir.out" 2>"$dir.err" &
-    launcher=$!
-    for i in $(seq 300); do
-        grep -q ' 1/100000000 |' "$dir.err" 2>/dev/null && break
-        sleep 0.1
-    done
-    grep -q ' 1/100000000 |' "$dir.err" || { complain "$dir: no step was taken"; show "$dir.err"; }
-    read -r -a ranks <"/proc/$launcher/task/$launcher/children"
-    [ "${#ranks[@]}" -eq 3 ] || complain "$dir: ${#ranks[@]} ranks"
-}
 
 alive() {
     local state
@@ -72,17 +53,17 @@ shared() { # what stands in shared memory, besides folders of tests
 }
 before=$(shared)
 
-start killed --grace 2
+start_endless killed --grace 2
 kill -KILL "${ranks[1]}"
 ended 137 killed.err
 last_line killed.err "rank 1 of 3 ($(uname -n), pid ${ranks[1]}) was killed by SIGKILL"
 
-start crashed --grace 2
+start_endless crashed --grace 2
 kill -ABRT "${ranks[2]}"
 ended 134 crashed.err
 last_line crashed.err "rank 2 of 3 ($(uname -n), pid ${ranks[2]}) was killed by SIGABRT"
 
-start orphans
+start_endless orphans
 kill -KILL "$launcher"
 gone
 
@@ -155,7 +136,7 @@ run 2 launch --nproc-per-node 3 sherd train nowhere.yaml
 [ "$(grep -c nowhere.yaml err)" -eq 1 ] || { complain "one failure is told more than once"; show err; }
 
 for signal in TERM INT HUP USR1; do
-    start "on$signal"
+    start_endless "on$signal"
     kill -$signal "$launcher"
     ended 75 "on$signal.err"
     run 0 inspect "on$signal" --json
@@ -165,17 +146,17 @@ run 0 train tiny.yaml --ranks 2 --resume --set run.dir=onTERM \
     --set train.steps=$(($(ls -d onTERM/step-* | tail -1 | sed 's/.*step-0*//') + 2))
 
 # A signal to one rank stops all of them.
-start one
+start_endless one
 kill -USR1 "${ranks[2]}"
 ended 75 one.err
 
 # A second signal does not wait; here a rank that stands still would let it wait for ever. Batch systems send the first to
 # all processes at once, and twice in a row: that is one.
-start once
+start_endless once
 kill -TERM "${ranks[@]}" "$launcher"
 kill -TERM "${ranks[@]}" "$launcher"
 ended 75 once.err
-start twice
+start_endless twice
 kill -STOP "${ranks[1]}"
 kill -TERM "$launcher"
 sleep 1.2
@@ -183,7 +164,7 @@ kill -TERM "$launcher"
 ended 143 twice.err
 
 # A rank that stands still is named when patience is over.
-start still --grace 1 --set run.timeout=2
+start_endless still --grace 1 --set run.timeout=2
 kill -STOP "${ranks[1]}"
 ended 1 still.err
 has still.err "rank 1"

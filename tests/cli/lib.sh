@@ -66,6 +66,50 @@ json() {
         complain "line ${BASH_LINENO[0]}: does not hold: $1"
 }
 
+# The weights and states in two folders of checkpoints are the same bits.
+same_bits() { # FOLDER OTHER
+    local file
+    for file in "$1"/*.safetensors; do
+        cmp "$file" "$2/${file##*/}" || complain "line ${BASH_LINENO[0]}: $2/${file##*/} differs from that in $1"
+    done
+}
+
+# A run of 3 ranks without end, whose words are in DIR.out and DIR.err. Returns when it takes steps; `launcher` and
+# `ranks` hold the process numbers.
+start_endless() { # DIR ARGS...
+    local dir=$1 i
+    shift
+    "$sherd" train tiny.yaml --ranks 3 --set run.dir="$dir" --set train.steps=100000000 --set log.every=1000 "$@" \
+        >"$dir.out" 2>"$dir.err" &
+    launcher=$!
+    for i in $(seq 300); do
+        grep -q ' 1/100000000 |' "$dir.err" 2>/dev/null && break
+        sleep 0.1
+    done
+    grep -q ' 1/100000000 |' "$dir.err" || { complain "$dir: no step was taken"; show "$dir.err"; }
+    read -r -a ranks <"/proc/$launcher/task/$launcher/children"
+    [ "${#ranks[@]}" -eq 3 ] || { complain "$dir: ${#ranks[@]} ranks"; show "$dir.err"; }
+}
+
+# Waits for 100 steps of a run of 3 ranks that mpirun or srun started, whose words are in DIR.out; then `ranks` holds
+# the process numbers.
+wait_steps() { # DIR
+    local end=$((SECONDS + 40)) p n=0
+    until [ "${n:-0}" -gt 100 ]; do
+        [ $SECONDS -lt $end ] || { complain "$1 makes no steps"; show "$1.out"; break; }
+        sleep 0.05
+        n=$(grep -c '"loss"' "$1/metrics.jsonl" 2>/dev/null)
+    done
+    ranks=()
+    for p in $(pgrep -f "run.dir=$1 "); do
+        [ "$(readlink "/proc/$p/exe")" = "$sherd" ] || continue
+        n=$(tr '\0' '\n' <"/proc/$p/environ" |
+            sed -nE 's/^(RANK|SLURM_PROCID|OMPI_COMM_WORLD_RANK|PMI_RANK)=//p' | tail -n 1)
+        ranks[n]=$p
+    done
+    [ ${#ranks[@]} -eq 3 ] || complain "$1: ${#ranks[@]} ranks"
+}
+
 # FILE tells where the ranks of a run of 3 were, RANK first, and their records are in its folder. `ranks` holds their
 # process numbers.
 placed() { # FILE FOLDER RANK

@@ -5,9 +5,7 @@
 # Ranks over MPI on one host, with Open MPI and with MPICH: one that stands still, dies, has other settings, or whose MPI
 # does not come back from a call. All ends in time, where the ranks were is told, and nothing is left.
 # Usage: mpi.sh SHERD LIBRARY, which is what stuck.c makes.
-if [ -z "${SIGNALS_RESET:-}" ]; then
-    SIGNALS_RESET=1 exec env --default-signal=HUP,INT,TERM,USR1 bash "$0" "$@"
-fi
+. "$(dirname "$0")/signals.sh"
 stuck=$(realpath "$2")
 . "$(dirname "$0")/lib.sh"
 make_tiny
@@ -28,27 +26,6 @@ start() {
     "${with[@]}" timeout -k 2 60 mpirun.$kind "${own[@]}" -n $n "$sherd" train tiny.yaml --set run.dir="$dir" \
         --set shard.stage=3 --set run.comm=mpi --set log.every=1000 "$@" >"$dir.out" 2>&1 &
     pid=$!
-}
-
-steps_of() { # DIR: how many were taken
-    local n
-    n=$(grep -c '"loss"' "$1/metrics.jsonl" 2>/dev/null)
-    echo "${n:-0}"
-}
-
-wait_steps() { # DIR; then the ranks' process numbers are in `ranks`
-    local end=$((SECONDS + 40)) p
-    until [ "$(steps_of "$1")" -gt 100 ]; do
-        [ $SECONDS -lt $end ] || { complain "$1 makes no steps"; show "$1.out"; break; }
-        sleep 0.05
-    done
-    ranks=()
-    for p in $(pgrep -f "run.dir=$1 "); do
-        [ "$(readlink "/proc/$p/exe")" = "$sherd" ] || continue
-        rank=$(tr '\0' '\n' <"/proc/$p/environ" | sed -nE 's/^(OMPI_COMM_WORLD_RANK|PMI_RANK)=//p')
-        ranks[rank]=$p
-    done
-    [ ${#ranks[@]} -eq 3 ] || complain "$1: ${#ranks[@]} ranks"
 }
 
 ended() { # DIR SECONDS

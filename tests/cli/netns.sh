@@ -5,9 +5,7 @@
 # namespaces sherd-$$-a and sherd-$$-b, with the addresses 10.77.0.1 and 10.77.0.2 and a cable between them. Ends the
 # test as skipped where that cannot be had. The hosts and all that runs on them are gone when the test leaves.
 
-if [ -z "${SIGNALS_RESET:-}" ]; then
-    SIGNALS_RESET=1 exec env --default-signal=HUP,INT,TERM,USR1 bash "$0" "$@"
-fi
+. "$(dirname "$0")/signals.sh"
 [ "$(id -u)" -eq 0 ] || { echo "network namespaces need root"; exit 77; }
 ip netns add "sherd-$$-a" 2>/dev/null || { echo "network namespaces cannot be made here"; exit 77; }
 . "$(dirname "$0")/lib.sh"

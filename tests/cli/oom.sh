@@ -36,10 +36,9 @@ gone() { # DIR
 }
 
 same() { # DIR
-    local file
-    for file in whole$steps/step-*"$steps"/*.safetensors; do
-        cmp "$file" "$1/${file#whole*/}" || complain "line ${BASH_LINENO[0]}: $1: $(basename "$file") is not that of the whole run"
-    done
+    local step
+    step=$(printf 'step-%08d' "$steps")
+    same_bits "whole$steps/$step" "$1/$step"
 }
 
 run 0 "${common[@]}" --ranks 3 --set run.dir=whole$steps

@@ -4,9 +4,7 @@
 #
 # A job that is hurt comes back by itself: whatever ends a rank, all start again from the newest checkpoint, and the
 # weights at the end are those of a run that nobody hurt, bit for bit.
-if [ -z "${SIGNALS_RESET:-}" ]; then
-    SIGNALS_RESET=1 exec env --default-signal=HUP,INT,TERM,USR1 bash "$0" "$@"
-fi
+. "$(dirname "$0")/signals.sh"
 . "$(dirname "$0")/lib.sh"
 set -m
 make_tiny
@@ -68,9 +66,7 @@ has hurt.err "no progress for 2 s, 1 of 3 ranks have not come: rank 2 ("
 has hurt.err "starting all ranks again (restart 4 of at most 4)"
 [ "$(grep -c 'resumed from hurt/step-' hurt.err)" -eq 4 ] || { complain "not resumed four times"; show hurt.err; }
 last=$(printf 'step-%08d' $steps)
-for file in whole/"$last"/*.safetensors; do
-    cmp "$file" "hurt/$last/$(basename "$file")" || complain "$(basename "$file") differs from the run that was not hurt"
-done
+same_bits "whole/$last" "hurt/$last"
 python3 - <<'END' || complain "metrics.jsonl does not have each step once"
 import json
 steps = [r["step"] for r in map(json.loads, open("hurt/metrics.jsonl")) if "loss" in r and "step" in r]

@@ -81,21 +81,6 @@ start() {
     pid=$!
 }
 
-wait_steps() { # DIR; then `ranks` holds the process numbers
-    local end=$((SECONDS + 40)) p n=0
-    until [ "${n:-0}" -gt 100 ]; do
-        [ $SECONDS -lt $end ] || { complain "$1 makes no steps"; show "$1.out"; break; }
-        sleep 0.05
-        n=$(grep -c '"loss"' "$1/metrics.jsonl" 2>/dev/null)
-    done
-    ranks=()
-    for p in $(pgrep -f "run.dir=$1 "); do
-        [ "$(readlink "/proc/$p/exe")" = "$sherd" ] || continue
-        ranks[$(tr '\0' '\n' <"/proc/$p/environ" | sed -nE 's/^RANK=//p; s/^SLURM_PROCID=//p' | tail -n 1)]=$p
-    done
-    [ ${#ranks[@]} -eq 3 ] || complain "$1: ${#ranks[@]} ranks"
-}
-
 ended() { # DIR CODE SECONDS: srun's code is the highest of all ranks
     local end=$((SECONDS + $3)) code p
     while kill -0 $pid 2>/dev/null && [ $SECONDS -lt $end ]; do sleep 0.05; done
@@ -110,11 +95,9 @@ ended() { # DIR CODE SECONDS: srun's code is the highest of all ranks
 }
 
 same() { # DIR [DIR OF ONE HOST]: the same bits
-    local file name
-    name=$(basename "$(ls -d "${2:-one}"/step-* | tail -n 1)")
-    for file in "${2:-one}/$name"/*.safetensors; do
-        cmp "$file" "$1/$name/$(basename "$file")" || complain "$1: $(basename "$file") differs"
-    done
+    local step
+    step=$(ls -d "${2:-one}"/step-* | tail -n 1)
+    same_bits "$step" "$1/${step##*/}"
 }
 endless=(--set train.steps=1000000)
 two=(-N 2 -n 3 --kill-on-bad-exit=1)

@@ -125,9 +125,7 @@ has err "$(basename "$shard"): bytes"
 has err "hurt/step-00000009 is called hurt/damaged-step-00000009 now"
 has err "resumed from hurt/step-00000006: step 6"
 run 0 train tiny.yaml --set run.dir=sound --set train.steps=12 --resume
-for file in sound/step-*12/*.safetensors; do
-    cmp "$file" "hurt/step-00000012/$(basename "$file")" || complain "gone on otherwise than without the damaged one"
-done
+same_bits sound/step-00000012 hurt/step-00000012
 # What one rank alone reads, a header, and a second time.
 for at in -1 20; do
     cp -r wide wide_hurt

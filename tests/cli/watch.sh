@@ -7,21 +7,6 @@
 . "$(dirname "$0")/lib.sh"
 make_tiny
 
-# A run without end in the folder $1; $launcher and $ranks hold the process ids. Returns when it takes steps.
-start() {
-    local dir=$1 i
-    shift
-    "$sherd" train tiny.yaml --ranks 3 --grace 1 --set run.dir="$dir" --set train.steps=100000000 --set log.every=1000 "$@" \
-        >"$dir.out" 2>"$dir.err" &
-    launcher=$!
-    for i in $(seq 300); do
-        grep -q ' 1/100000000 |' "$dir.err" 2>/dev/null && break
-        sleep 0.1
-    done
-    read -r -a ranks <"/proc/$launcher/task/$launcher/children"
-    [ "${#ranks[@]}" -eq 3 ] || { complain "$dir: ${#ranks[@]} ranks"; show "$dir.err"; }
-}
-
 # The run in the folder $1 ends with the code $2, and tells of rank $3.
 told() {
     local code left=
@@ -38,14 +23,14 @@ told() {
 }
 
 for stage in 1 3; do
-    start still$stage --set shard.stage=$stage --set run.timeout=1
+    start_endless still$stage --grace 1 --set shard.stage=$stage --set run.timeout=1
     kill -STOP "${ranks[2]}"
     told still$stage 1 2
     tail -n 1 still$stage.err >last
     has last "no progress for 1 s, 1 of 3 ranks have not come: rank 2 ("
 done
 
-start dead --set shard.stage=2
+start_endless dead --grace 1 --set shard.stage=2
 kill -KILL "${ranks[0]}"
 told dead 137 0
 finish
