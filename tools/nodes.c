@@ -367,17 +367,21 @@ static int start_all(struct nodes *nodes, struct launch_place *place)
     return -1;
 }
 
+#define LISTED_BYTES 24 /* of ", 1000000 and more" */
+
 static int missing(const struct nodes *nodes, char *out, size_t bytes)
 {
-    int n = 0;
+    int n = 0, cut = 0;
     size_t len = 0;
     out[0] = '\0';
     for (int k = 1; k < nodes->count; k++) {
         int there = 0;
         for (int i = 0; i < nodes->n_peers; i++)
             there |= nodes->peers[i].sock >= 0 && nodes->peers[i].node == k;
-        if (!there && len + 16 < bytes)
+        if (!there && len + LISTED_BYTES < bytes)
             len += (size_t)snprintf(out + len, bytes - len, "%s%d", n ? ", " : "", k);
+        else if (!there && !cut++)
+            snprintf(out + len, bytes - len, " and more");
         n += !there;
     }
     return n;
