@@ -55,8 +55,12 @@ int graph_takes(struct sherd_engine *e, const struct sherd_batch *micro, int n_m
     struct engine_graph *g = &e->graph;
     unsigned char can = !e->comm->compare; /* which looks at every collective as it is brought */
     *yes = 0;
-    if (g->mode == SHERD_GRAPH_OFF || g->warm++ < WARM_STEPS)
+    if (g->mode == SHERD_GRAPH_OFF)
         return SHERD_OK;
+    if (g->warm < WARM_STEPS) {
+        g->warm++;
+        return SHERD_OK;
+    }
     for (int i = 0; i < n_micro; i++)
         can &= micro[i].batch == e->plan.batch;
     SHERD_TRY(comm_host_gather(e->comm, g->all, &can, sizeof(can)));
