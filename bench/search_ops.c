@@ -10,11 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
 #include "base/status.h"
+#include "runtime/dry.h"
 #include "runtime/plan.h"
 
-#define PLACE(i) ((void *)(uintptr_t)((uint64_t)((i) + 1) << 44)) /* never read; far apart */
 #define EVEN                                                                                                 \
     8 /* of longer rows that are set apart, cuda_matmul takes what is over as a product of its own           \
        */
@@ -100,55 +99,6 @@ static int noted(struct device_probe *probe, struct sherd_queue *queue)
     return SHERD_OK;
 }
 
-/* Weights, gradients and flags of a unit's parameters. */
-struct unit_places {
-    void **w, **dw;
-    unsigned char *fresh;
-};
-
-static int walk_layer(struct walk *w, const struct plan *p, int l, int backward, struct unit_places *at)
-{
-    const struct sherd_layer *layer = &p->spec->layers[l];
-    const struct sherd_unit *u = &p->spec->units[layer->unit];
-    struct sherd_device dev = { .ops = &dev_dry, .name = "dry", .probe = &w->probe };
-    struct sherd_queue queue = { .dev = &dev };
-    int last = l == p->spec->n_layers - 1;
-    for (int i = 0; i < u->n_params; i++) {
-        at->w[i] = PLACE(16 + i);
-        at->dw[i] = u->params[i].flags & SHERD_FROZEN ? NULL : PLACE(16 + u->n_params + i);
-        at->fresh[i] = at->dw[i] != NULL;
-    }
-    struct sherd_run run = { .queue = &queue,
-        .arg = layer->arg,
-        .mode = SHERD_TRAIN,
-        .in = { p->batch, p->seq, p->layers[l].in_width },
-        .type = p->type,
-        .grad_type = p->memory_desc.reduce,
-        .recompute = p->recompute,
-        .w = (const void *const *)at->w,
-        .dw = at->dw,
-        .fresh = layer->ops->overwrites ? at->fresh : NULL,
-        .x = l == 0 ? NULL : PLACE(0),
-        .y = last ? NULL : PLACE(1),
-        .dy = last ? NULL : PLACE(2),
-        .dx = l > p->program.first_trained ? PLACE(3) : NULL,
-        .saved = PLACE(4),
-        .scratch = PLACE(5),
-        .tokens = PLACE(6),
-        .targets = PLACE(7),
-        .loss_sum = PLACE(8),
-        .count = PLACE(9) };
-    return backward ? layer->ops->backward(&run) : layer->ops->forward(&run);
-}
-
-static int most_params(const struct sherd_model_spec *spec)
-{
-    int most = 1;
-    for (int u = 0; u < spec->n_units; u++)
-        most = MAX(most, spec->units[u].n_params);
-    return most;
-}
-
 static int by_work(const void *a, const void *b)
 {
     const struct contest *x = a, *y = b;
@@ -156,20 +106,16 @@ static int by_work(const void *a, const void *b)
     return (p < q) - (p > q);
 }
 
+/* The first micro-batch's forward and backward. */
 static int walk_step(struct walk *w, const struct plan *p)
 {
-    int most = most_params(p->spec), st = SHERD_OK;
-    struct unit_places at = { mem_zalloc((size_t)most, sizeof(void *)),
-        mem_zalloc((size_t)most, sizeof(void *)), mem_zalloc((size_t)most, 1) };
-    if (!at.w || !at.dw || !at.fresh)
-        st = SHERD_ENOMEM;
+    struct dry dry;
+    int st = dry_init(&dry, p, &w->probe);
     for (int l = 0; l < p->spec->n_layers && st == SHERD_OK; l++)
-        st = walk_layer(w, p, l, 0, &at);
+        st = dry_layer(&dry, l, DRY_FORWARD);
     for (int l = p->spec->n_layers - 1; l >= p->program.first_trained && st == SHERD_OK; l--)
-        st = walk_layer(w, p, l, 1, &at);
-    mem_free(at.w);
-    mem_free(at.dw);
-    mem_free(at.fresh);
+        st = dry_layer(&dry, l, DRY_NEW);
+    dry_finish(&dry);
     return st;
 }
 

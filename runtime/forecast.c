@@ -13,17 +13,13 @@
 #include "base/status.h"
 #include "device/ops.h"
 #include "model/model.h"
+#include "runtime/dry.h"
 #include "runtime/plan.h"
 
 #define STEPS 3 /* walked: two to settle, one that counts */
 
-/* Addresses that are never read; far apart, so that no region of a layer runs into the next. */
-#define PLACE(i) ((void *)(uintptr_t)((uint64_t)((i) + 1) << 44))
-
-enum work { FORWARD, AGAIN, BACKWARD_ADD, BACKWARD_NEW, WORKS };
-
 struct layer_price {
-    double seconds[WORKS]; /* below 0: not known yet */
+    double seconds[DRY_WORKS]; /* below 0: not known yet */
 };
 
 /* When the newest work on it ends. */
@@ -39,11 +35,10 @@ struct walk {
     const struct sherd_machine *m;
     struct sherd_place place;
     struct plan plan;
+    struct dry dry;
     struct layer_price *layers;
     struct unit_state *units;
-    double *slots, *partials; /* when they are free */
-    void **w, **dw;           /* of the unit with the most parameters */
-    unsigned char *fresh;
+    double *slots, *partials;                              /* when they are free */
     double priced;                                         /* seconds of the operations seen by the probe */
     double compute, gather, reduce, update, wire, clipped; /* clocks */
     struct sherd_forecast sum;                             /* of the step that counts */
@@ -92,49 +87,12 @@ static int price_end(struct device_probe *probe, struct sherd_queue *queue)
     return SHERD_OK;
 }
 
-static void point_at_unit(struct walk *k, int unit, int fresh)
+static int price_layer(struct walk *k, int l, enum dry_work work)
 {
-    const struct sherd_unit *u = &k->plan.spec->units[unit];
-    for (int i = 0; i < u->n_params; i++) {
-        k->w[i] = PLACE(16 + i);
-        k->dw[i] = u->params[i].flags & SHERD_FROZEN ? NULL : PLACE(16 + u->n_params + i);
-        k->fresh[i] = fresh && k->dw[i];
-    }
-}
-
-static int price_layer(struct walk *k, int l, enum work work)
-{
-    const struct plan *p = &k->plan;
-    const struct sherd_layer *layer = &p->spec->layers[l];
-    struct sherd_device dev = { .ops = &dev_dry, .name = "dry", .probe = &k->probe };
-    struct sherd_queue queue = { .dev = &dev };
-    int last = l == p->spec->n_layers - 1;
-    point_at_unit(k, layer->unit, work == BACKWARD_NEW);
-    struct sherd_run run = { .queue = &queue,
-        .arg = layer->arg,
-        .mode = SHERD_TRAIN,
-        .in = { p->batch, p->seq, p->layers[l].in_width },
-        .type = p->type,
-        .grad_type = p->memory_desc.reduce,
-        .recompute = p->recompute,
-        .again = work == AGAIN,
-        .w = (const void *const *)k->w,
-        .dw = k->dw,
-        .fresh = layer->ops->overwrites ? k->fresh : NULL,
-        .x = l == 0 ? NULL : PLACE(0),
-        .y = last ? NULL : PLACE(1),
-        .dy = last ? NULL : PLACE(2),
-        .dx = l > p->program.first_trained ? PLACE(3) : NULL,
-        .saved = PLACE(4),
-        .scratch = PLACE(5),
-        .tokens = PLACE(6),
-        .targets = PLACE(7),
-        .loss_sum = PLACE(8),
-        .count = PLACE(9) };
     k->priced = 0;
-    int st = work == FORWARD || work == AGAIN ? layer->ops->forward(&run) : layer->ops->backward(&run);
+    int st = dry_layer(&k->dry, l, work);
     k->layers[l].seconds[work] = k->priced;
-    return st == SHERD_OK ? st : status_context(st, "forecast of layer %s", layer->name);
+    return st == SHERD_OK ? st : status_context(st, "forecast of layer %s", k->plan.spec->layers[l].name);
 }
 
 static double elem_bytes(enum sherd_dtype type)
@@ -185,10 +143,10 @@ static double unit_bytes(const struct walk *k, int unit, enum sherd_dtype type, 
 static int compute(struct walk *k, const struct program_instr *in)
 {
     int unit = k->plan.spec->layers[in->index].unit, fresh = k->units[unit].fresh;
-    enum work work = in->op == PROGRAM_FORWARD ? FORWARD
-                     : in->op == PROGRAM_AGAIN ? AGAIN
-                     : fresh                   ? BACKWARD_NEW
-                                               : BACKWARD_ADD;
+    enum dry_work work = in->op == PROGRAM_FORWARD ? DRY_FORWARD
+                         : in->op == PROGRAM_AGAIN ? DRY_AGAIN
+                         : fresh                   ? DRY_NEW
+                                                   : DRY_BACKWARD;
     if (k->layers[in->index].seconds[work] < 0)
         SHERD_TRY(price_layer(k, in->index, work));
     await(k, k->units[unit].ready);
@@ -318,24 +276,19 @@ static int prepare(struct walk *k)
 {
     const struct sherd_model_spec *spec = k->plan.spec;
     const struct shard_program *program = &k->plan.program;
-    int most = 1;
-    for (int u = 0; u < spec->n_units; u++)
-        most = MAX(most, spec->units[u].n_params);
+    k->probe = (struct device_probe){ .ops = 1, .begin = price_op, .end = price_end };
+    SHERD_TRY(dry_init(&k->dry, &k->plan, &k->probe));
     k->layers = mem_zalloc((size_t)spec->n_layers, sizeof(*k->layers));
     k->units = mem_zalloc((size_t)spec->n_units, sizeof(*k->units));
     k->slots = mem_zalloc((size_t)program->n_slots + 1, sizeof(*k->slots));
     k->partials = mem_zalloc((size_t)program->n_partials + 1, sizeof(*k->partials));
-    k->w = mem_zalloc((size_t)most, sizeof(*k->w));
-    k->dw = mem_zalloc((size_t)most, sizeof(*k->dw));
-    k->fresh = mem_zalloc((size_t)most, 1);
-    if (!k->layers || !k->units || !k->slots || !k->partials || !k->w || !k->dw || !k->fresh)
+    if (!k->layers || !k->units || !k->slots || !k->partials)
         return SHERD_ENOMEM;
     for (int l = 0; l < spec->n_layers; l++)
-        for (int i = 0; i < WORKS; i++)
+        for (int i = 0; i < DRY_WORKS; i++)
             k->layers[l].seconds[i] = -1;
     for (int u = 0; u < spec->n_units; u++)
         k->units[u].partial = -1;
-    k->probe = (struct device_probe){ .ops = 1, .begin = price_op, .end = price_end };
     return SHERD_OK;
 }
 
@@ -345,9 +298,7 @@ static void finish(struct walk *k)
     mem_free(k->units);
     mem_free(k->slots);
     mem_free(k->partials);
-    mem_free(k->w);
-    mem_free(k->dw);
-    mem_free(k->fresh);
+    dry_finish(&k->dry);
     plan_finish(&k->plan);
 }
 
