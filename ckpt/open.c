@@ -36,9 +36,10 @@ int ckpt_open_text(struct sherd_ckpt **out, const char *path, const char *text, 
     int st = SHERD_OK;
     char *file = ckpt_join(path, CKPT_MANIFEST);
     struct sherd_ckpt *ckpt = mem_zalloc(1, sizeof(*ckpt));
+    if (ckpt)
+        ckpt->fd = ckpt->fd_file = ckpt->window.file = -1;
     if (!ckpt || !file)
         SHERD_TRY_OUT(SHERD_ENOMEM);
-    ckpt->fd = ckpt->fd_file = ckpt->window.file = -1;
     SHERD_TRY_OUT(manifest_parse(&ckpt->manifest, text, bytes, file));
     ckpt->bytes_read = bytes;
     ckpt->path = mem_strdup(path);

@@ -331,14 +331,14 @@ static int receive_all(const struct meet *meet)
     host.polls = mem_zalloc((size_t)meet->size, sizeof(*host.polls));
     host.ranks = mem_zalloc((size_t)meet->size, sizeof(*host.ranks));
     host.away = mem_zalloc((size_t)meet->size, 1);
+    for (int r = 0; host.guests && r < meet->size; r++)
+        host.guests[r].sock = -1;
     if (!host.guests || !host.polls || !host.ranks || !host.away) {
         st = SHERD_ENOMEM;
         goto out;
     }
-    for (int r = 0; r < meet->size; r++) {
-        host.guests[r].sock = -1;
-        host.away[r] = r > 0;
-    }
+    for (int r = 1; r < meet->size; r++)
+        host.away[r] = 1;
     SHERD_TRY_OUT(open_door(&host));
     SHERD_TRY_OUT(wait_for_guests(&host));
 out:

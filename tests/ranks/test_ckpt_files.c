@@ -446,12 +446,14 @@ static int try_rotate(int64_t k, uint64_t *made)
     return st;
 }
 
-/* Each allocation in turn fails: an error, no crash, nothing lost; and the checkpoint is as it was. */
+/* Each allocation in turn fails: an error, no crash, nothing lost; and the checkpoint is as it was. Standard
+ * input, whose number is 0 as that of a descriptor that was not opened, is left alone. */
 static void any_allocation_may_fail(void **state)
 {
     (void)state;
     int (*const tries[])(
         int64_t, uint64_t *) = { try_save, try_save_beside, try_load, try_merge, try_rotate };
+    int input = fcntl(STDIN_FILENO, F_GETFD);
     save_plain(1);
     for (size_t i = 0; i < ARRAY_LEN(tries); i++) {
         int64_t k = 0;
@@ -462,6 +464,7 @@ static void any_allocation_may_fail(void **state)
                 fail_msg("allocation %lld of try %zu: %s", (long long)k, i, sherd_error());
         } while ((uint64_t)k <= made);
         assert_true(k > 10);
+        assert_int_equal(fcntl(STDIN_FILENO, F_GETFD), input);
         ASSERT_OK(fake_load(&results, 1, &plain, fake_at(STEP), NULL));
     }
     assert_steps("latest step-00000010 ");

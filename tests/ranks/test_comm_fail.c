@@ -6,11 +6,13 @@
  */
 #include "tests/t.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/mem.h"
 #include "comm/meet.h"
 #include "comm/ops.h"
 #include "tests/ranks/trouble.h"
@@ -247,6 +249,20 @@ static void test_strangers_are_sent_away(void **state)
     ASSERT_CONTAINS(warnings, "it is not sherd");
 }
 
+/* Standard input has the number of a guest's socket that was never opened. */
+static void test_a_host_without_memory_keeps_standard_input(void **state)
+{
+    (void)state;
+    struct guest v;
+    int input = fcntl(STDIN_FILENO, F_GETFD);
+    for (int k = 1; k <= 4; k++) {
+        prepare(&v, job_name("poor"), 0, 2, 1);
+        mem_fail_at(k);
+        assert_int_equal(meet_host(&v.meet), SHERD_ENOMEM);
+        assert_int_equal(fcntl(STDIN_FILENO, F_GETFD), input);
+    }
+}
+
 static void test_going_away_before_the_meeting_is_told(void **state)
 {
     (void)state;
@@ -370,6 +386,7 @@ int main(void)
         cmocka_unit_test(test_rank_0_twice_is_refused),
         cmocka_unit_test(test_another_world_size_is_refused),
         cmocka_unit_test(test_strangers_are_sent_away),
+        cmocka_unit_test(test_a_host_without_memory_keeps_standard_input),
         cmocka_unit_test(test_going_away_before_the_meeting_is_told),
         cmocka_unit_test(test_who_cannot_enter_is_told),
         cmocka_unit_test(test_going_away_before_entering_is_told),
