@@ -170,15 +170,6 @@ static void tell(struct diff *d, const struct sherd_diff_item *item)
         d->desc->item(d->desc->ctx, item);
 }
 
-static const char *shape_text(const struct thing *t, char buf[96])
-{
-    size_t at = (size_t)snprintf(buf, 96, "[");
-    for (int i = 0; i < t->dims && at < 90; i++)
-        at += (size_t)snprintf(buf + at, 96 - at, "%s%lld", i ? ", " : "", (long long)t->shape[i]);
-    snprintf(buf + MIN(at, 94), 96 - MIN(at, 94), "]");
-    return buf;
-}
-
 static int compare_values(struct diff *d, const char *what, int i, int k)
 {
     struct thing a = thing_at(&d->a, i), b = thing_at(&d->b, k);
@@ -202,7 +193,7 @@ static int compare_values(struct diff *d, const char *what, int i, int k)
 static int compare_weight(struct diff *d, int i, int k)
 {
     struct thing a = thing_at(&d->a, i), b = thing_at(&d->b, k);
-    char a_shape[96], b_shape[96];
+    char a_shape[ST_SHAPE_BYTES], b_shape[ST_SHAPE_BYTES];
     if (a.dims == b.dims && !memcmp(a.shape, b.shape, (size_t)a.dims * sizeof(*a.shape)))
         return compare_values(d, CKPT_WEIGHT, i, k);
     tell(d, &(struct sherd_diff_item){ .kind = SHERD_DIFF_SHAPE,
@@ -210,8 +201,8 @@ static int compare_weight(struct diff *d, int i, int k)
                 .what = CKPT_WEIGHT,
                 .a_type = a.type,
                 .b_type = b.type,
-                .a_text = shape_text(&a, a_shape),
-                .b_text = shape_text(&b, b_shape) });
+                .a_text = st_shape_text(a.shape, a.dims, a_shape),
+                .b_text = st_shape_text(b.shape, b.dims, b_shape) });
     return SHERD_OK;
 }
 

@@ -74,16 +74,6 @@ out:
     return st;
 }
 
-/* "[101, 24]" */
-static const char *shape_text(const int64_t *shape, int dims, char buf[96])
-{
-    size_t at = 0;
-    for (int i = 0; i < dims; i++)
-        at += (size_t)snprintf(buf + at, 96 - at, "%s%lld", i ? ", " : "[", (long long)shape[i]);
-    snprintf(buf + at, 96 - at, "]");
-    return buf;
-}
-
 /* The model's tensor t is stored as s: as what else is it tied? */
 static int match_alias(const struct load *l, const struct shard_tensor *t, const struct manifest_tensor *s)
 {
@@ -107,7 +97,7 @@ static int match_tensor(const struct load *l, int i)
 {
     const struct manifest *m = &l->ckpt->manifest;
     const struct shard_tensor *t = &l->job->layout->tensors[i];
-    char has[96], wants[96];
+    char has[ST_SHAPE_BYTES], wants[ST_SHAPE_BYTES];
     int k = manifest_find(m, t->name);
     if (k < 0)
         return SHERD_FAIL(SHERD_EFORMAT,
@@ -120,7 +110,7 @@ static int match_tensor(const struct load *l, int i)
         return SHERD_FAIL(SHERD_EFORMAT,
             "%s: tensor '%s' has shape %s in the checkpoint and %s in this model: load it "
             "with the model that wrote it",
-            l->path, t->name, shape_text(s->shape, s->dims, has), shape_text(t->shape, t->dims, wants));
+            l->path, t->name, st_shape_text(s->shape, s->dims, has), st_shape_text(t->shape, t->dims, wants));
     l->stored[i] = k;
     return SHERD_OK;
 }

@@ -18,23 +18,15 @@ int match_is_buffer(const char *name)
            text_ends(name, "rotary_emb.inv_freq");
 }
 
-static const char *shape_text(const int64_t *shape, int dims, char buf[96])
-{
-    size_t at = 0;
-    buf[0] = '\0';
-    for (int i = 0; i < dims && at < 96; i++)
-        at += (size_t)snprintf(buf + at, 96 - at, "%s%lld", i ? ", " : "", (long long)shape[i]);
-    return buf;
-}
-
 static int check_tensor(const struct hf_model *model, const struct shard_tensor *t, const struct hf_tensor *s)
 {
     const struct st_entry *e = s->entry;
-    char has[96], wants[96];
+    char has[ST_SHAPE_BYTES], wants[ST_SHAPE_BYTES];
     if (e->dims != t->dims || memcmp(e->shape, t->shape, (size_t)t->dims * sizeof(*t->shape)))
         return SHERD_FAIL(SHERD_EFORMAT,
-            "%s: tensor '%s' has shape [%s], this model needs [%s]: does config.json belong to these files?",
-            model->path, s->name, shape_text(e->shape, e->dims, has), shape_text(t->shape, t->dims, wants));
+            "%s: tensor '%s' has shape %s, this model needs %s: does config.json belong to these files?",
+            model->path, s->name, st_shape_text(e->shape, e->dims, has),
+            st_shape_text(t->shape, t->dims, wants));
     if (!st_convertible(e->type))
         return SHERD_FAIL(SHERD_EUNSUPPORTED,
             "%s: tensor '%s' is stored as %s; sherd reads F32, BF16 and F16", model->path, s->name,

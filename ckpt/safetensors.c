@@ -8,6 +8,7 @@
 #include "ckpt/safetensors.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,6 +69,22 @@ enum sherd_dtype st_type_find(const char *name)
 {
     int i = find_type(name);
     return i < 0 ? SHERD_DTYPE_NONE : types[i].type;
+}
+
+const char *st_shape_text(const int64_t *shape, int dims, char buf[ST_SHAPE_BYTES])
+{
+    size_t at = (size_t)snprintf(buf, ST_SHAPE_BYTES, "[");
+    for (int i = 0; i < dims; i++) {
+        char next[24];
+        size_t n = (size_t)snprintf(next, sizeof(next), "%s%lld", i ? ", " : "", (long long)shape[i]);
+        if (at + n + sizeof(", ...]") > ST_SHAPE_BYTES) {
+            at += (size_t)snprintf(buf + at, ST_SHAPE_BYTES - at, ", ...");
+            break;
+        }
+        at += (size_t)snprintf(buf + at, ST_SHAPE_BYTES - at, "%s", next);
+    }
+    snprintf(buf + at, ST_SHAPE_BYTES - at, "]");
+    return buf;
 }
 
 static uint64_t get_u64(const void *data)

@@ -52,6 +52,10 @@ const char *st_meta_find(const struct st_header *header, const char *key);
 const char *st_type_name(enum sherd_dtype type);
 enum sherd_dtype st_type_find(const char *name); /* NONE for unknown ones */
 
+/* "[101, 24]", for messages; "[101, ...]" where there is no room. Returns buf. */
+#define ST_SHAPE_BYTES 96
+const char *st_shape_text(const int64_t *shape, int dims, char buf[ST_SHAPE_BYTES]);
+
 /* What a file to be written holds, in the order of the bytes. */
 struct st_item {
     const char *name;

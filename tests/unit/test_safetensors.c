@@ -266,6 +266,19 @@ static void names_types(void **state)
     assert_int_equal(st_type_find("bf16"), SHERD_DTYPE_NONE);
 }
 
+static void shapes_have_room(void **state)
+{
+    (void)state;
+    char buf[ST_SHAPE_BYTES];
+    int64_t shape[40];
+    for (int i = 0; i < 40; i++)
+        shape[i] = i < 4 ? INT64_MAX : 7;
+    assert_string_equal(st_shape_text(shape, 0, buf), "[]");
+    assert_string_equal(st_shape_text(shape + 3, 2, buf), "[9223372036854775807, 7]");
+    assert_string_equal(st_shape_text(shape, 40, buf),
+        "[9223372036854775807, 9223372036854775807, 9223372036854775807, 9223372036854775807, 7, 7, ...]");
+}
+
 /* Every exponent, by itself in every place of blocks of all lengths. */
 static void sees_what_is_not_finite(void **state)
 {
@@ -304,6 +317,7 @@ int main(void)
         cmocka_unit_test(converts),
         cmocka_unit_test(sees_what_is_not_finite),
         cmocka_unit_test(names_types),
+        cmocka_unit_test(shapes_have_room),
     };
     return cmocka_run_group_tests(tests, enter, leave);
 }
