@@ -139,6 +139,12 @@ int file_open_new(int *fd, const char *path)
     return *fd < 0 ? io_fail("create", path) : SHERD_OK;
 }
 
+int file_open_append(int *fd, const char *path)
+{
+    *fd = file_may("create", path, NULL) ? open_retry(path, O_WRONLY | O_CREAT | O_APPEND) : -1;
+    return *fd < 0 ? io_fail("open", path) : SHERD_OK;
+}
+
 /* Made first and asked for O_DIRECT after: a file system that refuses it may have made the file all the same.
  */
 int file_open_direct(int *fd, int *direct, const char *path)
@@ -222,6 +228,18 @@ int file_pread(int fd, void *buf, size_t bytes, uint64_t offset, const char *pat
         done += (size_t)n;
     }
     return SHERD_OK;
+}
+
+int file_append(int fd, const void *record, size_t bytes, const char *path)
+{
+    size_t part = bytes;
+    ssize_t n;
+    do
+        n = file_may("write", path, &part) ? write(fd, record, part) : -1;
+    while (n < 0 && errno == EINTR);
+    if (n >= 0 && (size_t)n < bytes)
+        errno = ENOSPC; /* what there was room for went in */
+    return n == (ssize_t)bytes ? SHERD_OK : io_fail("write", path);
 }
 
 int file_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset, const char *path)

@@ -24,6 +24,8 @@ int file_open_new(int *fd, const char *path);
  * have buffer, offset and size at multiples of FILE_DIRECT_ALIGN. Elsewhere an ordinary file, *direct 0. */
 #define FILE_DIRECT_ALIGN ((size_t)4096)
 int file_open_direct(int *fd, int *direct, const char *path);
+/* For file_append; made if it is not there. */
+int file_open_append(int *fd, const char *path);
 /* From now on past the page cache, or through it again. Where the file system has no such thing nothing
  * happens. */
 void file_set_direct(int fd, int direct);
@@ -39,6 +41,8 @@ int file_cut(int fd, uint64_t bytes, const char *path); /* to this size */
  * past the end is EFORMAT "ends early". */
 int file_pread(int fd, void *buf, size_t bytes, uint64_t offset, const char *path);
 int file_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset, const char *path);
+/* A whole record to the end of a file, in one call of the system: none is torn apart by another writer's. */
+int file_append(int fd, const void *record, size_t bytes, const char *path);
 int file_sync(int fd, const char *path); /* piece by piece, see file_watch */
 /* Closes and reports errors that close brings; fd -1 is fine. */
 int file_close(int fd, const char *path);

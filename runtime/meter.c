@@ -5,12 +5,9 @@
  */
 #include "runtime/meter.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -30,11 +27,7 @@ int meter_init(struct meter *m, const struct meter_desc *desc)
     m->jsonl_path = mem_printf("%s/metrics.jsonl", desc->dir);
     if (!m->jsonl_path)
         return SHERD_ENOMEM;
-    m->jsonl = open(m->jsonl_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (m->jsonl < 0)
-        return SHERD_FAIL(
-            SHERD_EIO, "%s: cannot be opened for appending: %s", m->jsonl_path, strerror(errno));
-    return SHERD_OK;
+    return file_open_append(&m->jsonl, m->jsonl_path);
 }
 
 int meter_resume(struct meter *m, int64_t step)
@@ -58,11 +51,11 @@ int meter_resume(struct meter *m, int64_t step)
     int st = kept.failed ? MEM_OUT("%s", m->jsonl_path) : SHERD_OK;
     if (st == SHERD_OK && kept.len != bytes) {
         st = file_write_atomic(m->jsonl_path, kept.data ? kept.data : "", kept.len);
-        close(m->jsonl);
-        m->jsonl = open(m->jsonl_path, O_WRONLY | O_APPEND | O_CLOEXEC);
-        if (st == SHERD_OK && m->jsonl < 0)
-            st = SHERD_FAIL(
-                SHERD_EIO, "%s: cannot be opened for appending: %s", m->jsonl_path, strerror(errno));
+        int old = m->jsonl;
+        m->jsonl = -1;
+        SHERD_KEEP(st, file_close(old, m->jsonl_path));
+        if (st == SHERD_OK)
+            st = file_open_append(&m->jsonl, m->jsonl_path);
     }
     text_finish(&kept);
     mem_free(text);
@@ -71,14 +64,12 @@ int meter_resume(struct meter *m, int64_t step)
 
 void meter_finish(struct meter *m)
 {
-    if (m->jsonl >= 0)
-        close(m->jsonl);
+    (void)file_close(m->jsonl, m->jsonl_path); /* every line has gone to the system */
     mem_free(m->jsonl_path);
     tfevents_close(&m->events);
     *m = (struct meter)METER_NONE;
 }
 
-/* One write of one whole line, so that lines of a killed run are never torn apart by a later one. */
 static int append(struct meter *m, json_t *record)
 {
     char *text = NULL;
@@ -93,12 +84,8 @@ static int append(struct meter *m, json_t *record)
         return st;
     text_add(&line, "%s\n", text);
     mem_free(text);
-    errno = 0;
-    if (line.failed)
-        st = MEM_OUT("a metrics record");
-    else if (write(m->jsonl, line.data, line.len) != (ssize_t)line.len)
-        st = SHERD_FAIL(SHERD_EIO, "%s: cannot be written: %s", m->jsonl_path,
-            errno ? strerror(errno) : "only a part of a line went in");
+    st =
+        line.failed ? MEM_OUT("a metrics record") : file_append(m->jsonl, line.data, line.len, m->jsonl_path);
     text_finish(&line);
     return st;
 }

@@ -5,7 +5,6 @@
  */
 #include "runtime/tfevents.h"
 
-#include <errno.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -131,11 +130,8 @@ static double wall_seconds(void)
 /* Writes what was built, and frees it. */
 static int write_out(struct tfevents *t, struct text *built)
 {
-    int st = SHERD_OK;
-    if (built->failed)
-        st = MEM_OUT("a record of %s", t->path);
-    else if (write(t->fd, built->data, built->len) != (ssize_t)built->len)
-        st = SHERD_FAIL(SHERD_EIO, "%s: cannot be written: %s", t->path, strerror(errno));
+    int st = built->failed ? MEM_OUT("a record of %s", t->path)
+                           : file_append(t->fd, built->data, built->len, t->path);
     text_finish(built);
     return st;
 }
@@ -172,8 +168,7 @@ int tfevents_open(struct tfevents *t, const char *dir)
 
 void tfevents_close(struct tfevents *t)
 {
-    if (t->fd >= 0)
-        close(t->fd);
+    (void)file_close(t->fd, t->path);
     mem_free(t->path);
     *t = (struct tfevents){ .fd = -1 };
 }

@@ -103,6 +103,40 @@ static void reads_and_writes_whole(void **state)
     ASSERT_FAILS(file_open_read(&fd, at("data/below")), SHERD_ENOTFOUND, "Not a directory");
 }
 
+static size_t room;
+
+static int leave_room(const char *call, const char *path, size_t *bytes)
+{
+    (void)path;
+    if (!strcmp(call, "write"))
+        *bytes = *bytes < room ? *bytes : room;
+    return 0;
+}
+
+/* Two writers of one file; and a record of which a part has no room is a full disk. */
+static void appends_whole_records(void **state)
+{
+    (void)state;
+    int a, b;
+    const char *path = at("records");
+    ASSERT_OK(file_open_append(&a, path));
+    ASSERT_OK(file_append(a, "one\n", 4, path));
+    ASSERT_OK(file_open_append(&b, path));
+    ASSERT_OK(file_append(b, "two\n", 4, path));
+    ASSERT_OK(file_append(a, "three\n", 6, path));
+    ASSERT_OK(file_append(a, "", 0, path));
+    assert_holds("records", "one\ntwo\nthree\n");
+    room = 3;
+    file_hook(leave_room);
+    ASSERT_FAILS(file_append(a, "four\n", 5, path), SHERD_EIO, "No space left on device; free some there");
+    file_hook(NULL);
+    ASSERT_CONTAINS(sherd_error(), path);
+    assert_holds("records", "one\ntwo\nthree\nfou");
+    ASSERT_OK(file_close(a, path));
+    ASSERT_OK(file_close(b, path));
+    ASSERT_FAILS(file_open_append(&a, at("nowhere/records")), SHERD_ENOTFOUND, "cannot open");
+}
+
 static void reads_text_up_to_a_limit(void **state)
 {
     (void)state;
@@ -324,6 +358,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(maps),
         cmocka_unit_test(reads_and_writes_whole),
+        cmocka_unit_test(appends_whole_records),
         cmocka_unit_test(reads_text_up_to_a_limit),
         cmocka_unit_test(reads_text_from_a_pipe),
         cmocka_unit_test(atomic_write_replaces),
