@@ -412,17 +412,26 @@ int sherd_engine_save(struct sherd_engine *e, const char *dir, const char *extra
     return sherd_engine_save_wait(e);
 }
 
-int sherd_engine_load(struct sherd_engine *e, const char *path)
+/* Before all of the state is read anew: everything is at rest. mem_free(*views) in any case. */
+static int begin_reading(
+    struct sherd_engine *e, const char *what, struct shard_view **views, struct ckpt_job *job)
 {
-    struct shard_view *views = NULL;
     int n = 0;
+    *views = NULL;
     SHERD_TRY(sherd_engine_save_wait(e));
     int st = engine_settle(e);
     if (st == SHERD_OK)
-        st = make_views(e, &views, &n);
-    struct ckpt_job job = make_job(e, views, n);
-    SHERD_KEEP(st, watch_part(e, WATCH_OTHER, "load"));
-    st = comm_agree(e->comm, st);
+        st = make_views(e, views, &n);
+    *job = make_job(e, *views, n);
+    SHERD_KEEP(st, watch_part(e, WATCH_OTHER, what));
+    return comm_agree(e->comm, st);
+}
+
+int sherd_engine_load(struct sherd_engine *e, const char *path)
+{
+    struct shard_view *views;
+    struct ckpt_job job;
+    int st = begin_reading(e, "load", &views, &job);
     if (st == SHERD_OK)
         st = ckpt_load(&job, path);
     if (st == SHERD_OK)
@@ -446,15 +455,9 @@ int sherd_engine_load(struct sherd_engine *e, const char *path)
 
 int sherd_engine_import(struct sherd_engine *e, const char *dir, uint64_t *bytes)
 {
-    struct shard_view *views = NULL;
-    int n = 0;
-    SHERD_TRY(sherd_engine_save_wait(e));
-    int st = engine_settle(e);
-    if (st == SHERD_OK)
-        st = make_views(e, &views, &n);
-    struct ckpt_job job = make_job(e, views, n);
-    SHERD_KEEP(st, watch_part(e, WATCH_OTHER, "import"));
-    st = comm_agree(e->comm, st);
+    struct shard_view *views;
+    struct ckpt_job job;
+    int st = begin_reading(e, "import", &views, &job);
     if (st == SHERD_OK)
         st = ckpt_import(&job, dir);
     if (st == SHERD_OK)
