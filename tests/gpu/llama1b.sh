@@ -15,37 +15,29 @@ set -eu
 cd "$(dirname "$0")/../.."
 sherd=$(realpath "${1:-build/tools/sherd}")
 ranks=2 cpu_ranks=2 device=cuda steps=20 every=8 kill_at=10
-scratch=${SCRATCH:-$([ -d /dev/shm ] && echo /dev/shm || echo /tmp)}
-shape=()
-if [ -n "${TRIAL:-}" ]; then
+SCRATCH=${SCRATCH:-$([ -d /dev/shm ] && echo /dev/shm || echo /tmp)}
+# shellcheck source=bench/common.sh
+. bench/common.sh
+shape_of 1b
+if [ -n "$trial" ]; then
     device=cpu
-    for s in model.vocab=512 model.width=64 model.layers=2 model.heads=4 model.kv_heads=2 model.mlp_width=160 \
-        model.context=64 batch.seq=64; do
-        shape+=(--set "$s")
-    done
+    small+=(--set model.layers=24) # steps long enough to be killed between
 else
-    [ -z "${LAYERS:-}" ] || shape=(--set "model.layers=$LAYERS")
-    command -v nvidia-smi >/dev/null && [ "$(nvidia-smi -L | grep -c '^GPU')" -ge $ranks ] ||
-        { echo "fewer than $ranks GPUs here"; exit 77; }
+    seq=128
+    [ -z "${LAYERS:-}" ] || small=(--set "model.layers=$LAYERS")
 fi
-work=$(mktemp -d "$scratch/sherd-llama-XXXXXX")
-job=
-trap '[ -z "$job" ] || kill -9 -- "-$job" 2>/dev/null || true; rm -rf "$work"' EXIT
-
-python3 - "$work/tokens.bin" "$([ -n "${TRIAL:-}" ] && echo 512 || echo 32000)" <<'PY'
-import array, random, sys
-r = random.Random(1)
-array.array("H", (r.randrange(int(sys.argv[2])) for _ in range(200000))).tofile(open(sys.argv[1], "wb"))
-PY
+start $ranks
+trap '[ -z "$job" ] || kill -9 -- "-$job" 2>/dev/null || true; job=; leave' EXIT
+random_tokens "$work/tokens.bin" 200000 "$vocab"
 
 # train NAME LAUNCHER... -- SETTING...: in a session of its own, so that a kill takes all of it
 arguments() { # NAME SETTING...
     local name=$1
     shift
     args=(train configs/llama-1b.yaml --set run.dir="$work/$name" --set run.device="$device" --set run.deterministic=true
-        --set batch.global=4 --set batch.micro=2 --set batch.seq=128 --set train.steps=$steps --set schedule.warmup=2
-        --set save.every=$every --set save.keep=2 --set "data.train=[$work/tokens.bin]" --set "data.val=[]"
-        --set train.eval_every=0 --set log.every=1 "${shape[@]}")
+        --set batch.global=4 --set batch.micro=2 --set batch.seq="$seq" --set train.steps=$steps --set schedule.warmup=2
+        --set save.every=$every --set save.keep=2 --set "data.train=[$work/tokens.bin]" --set data.format=llmc
+        --set "data.val=[]" --set train.eval_every=0 --set log.every=1 "${small[@]}")
     local s
     for s in "$@"; do args+=(--set "$s"); done
 }
@@ -54,14 +46,14 @@ arguments() { # NAME SETTING...
 command_of() {
     case $1 in
     ranks) command=("$sherd" "${args[@]}" --ranks $ranks) ;;
-    torchrun) command=("${PYTHON:-python3}" -m torch.distributed.run --no-python --nproc-per-node $ranks "$sherd" "${args[@]}") ;;
+    torchrun) command=("$python" -m torch.distributed.run --no-python --nproc-per-node $ranks "$sherd" "${args[@]}") ;;
     mpirun) command=(mpirun --allow-run-as-root --oversubscribe -np $ranks "$sherd" "${args[@]}") ;;
     esac
 }
 
 here() {
     case $1 in
-    torchrun) "${PYTHON:-python3}" -c 'import torch.distributed.run' 2>/dev/null ;;
+    torchrun) "$python" -c 'import torch.distributed.run' 2>/dev/null ;;
     mpirun) command -v mpirun >/dev/null ;;
     *) true ;;
     esac
@@ -104,7 +96,7 @@ killed() { # NAME LAUNCHER
 }
 
 same() { # NAME NAME BOUND: losses by step, |a - b| <= BOUND * |a|; both have every step once
-    python3 - "$work/$1/metrics.jsonl" "$work/$2/metrics.jsonl" "$3" $steps <<'PY' || fail "$1 and $2 differ" "$work/$2.log"
+    "$python" - "$work/$1/metrics.jsonl" "$work/$2/metrics.jsonl" "$3" $steps <<'PY' || fail "$1 and $2 differ" "$work/$2.log"
 import json, sys
 def losses(path):
     records = [json.loads(line) for line in open(path)]

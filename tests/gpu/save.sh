@@ -14,38 +14,24 @@
 set -eu
 cd "$(dirname "$0")/../.."
 sherd=$(realpath "${1:-build/tools/sherd}")
-ranks=2 device=cuda every=${EVERY:-28}
-second=$((2 * every)) most=5
+ranks=2 every=${EVERY:-28} micro=8 most=5
+second=$((2 * every))
 steps=$((second + 12))
-scratch=${SCRATCH:-$([ -d /dev/shm ] && echo /dev/shm || echo /tmp)}
-shape=(--set batch.global=16 --set batch.micro=8 --set batch.seq=2048)
-vocab=32000
-if [ -n "${TRIAL:-}" ]; then
-    device=cpu most=1000000 vocab=512 shape=()
-    for s in model.vocab=512 model.width=64 model.layers=2 model.heads=4 model.kv_heads=2 model.mlp_width=160 \
-        model.context=64 batch.global=4 batch.micro=2 batch.seq=64; do
-        shape+=(--set "$s")
-    done
-else
-    command -v nvidia-smi >/dev/null && [ "$(nvidia-smi -L | grep -c '^GPU')" -ge $ranks ] ||
-        { echo "fewer than $ranks GPUs here"; exit 77; }
-fi
-work=$(mktemp -d "$scratch/sherd-save-XXXXXX")
-trap 'rm -rf "$work"' EXIT
-
-python3 - "$work/tokens.bin" $vocab <<'PY'
-import array, random, sys
-r = random.Random(1)
-array.array("H", (r.randrange(int(sys.argv[2])) for _ in range(1000000))).tofile(open(sys.argv[1], "wb"))
-PY
+SCRATCH=${SCRATCH:-$([ -d /dev/shm ] && echo /dev/shm || echo /tmp)}
+# shellcheck source=bench/common.sh
+. bench/common.sh
+[ -z "$trial" ] || micro=2 most=1000000
+shape_of 1b
+start $ranks
+random_tokens "$work/tokens.bin" 1000000 "$vocab"
 
 run() { # NAME SETTING...
     local name=$1 s args
     shift
-    args=(train configs/llama-1b.yaml --ranks $ranks --set run.dir="$work/$name" --set run.device="$device"
-        --set run.deterministic=true --set train.steps=$steps --set schedule.warmup=2 --set save.every="$every"
-        --set save.keep=2 --set "data.train=[$work/tokens.bin]" --set "data.val=[]" --set train.eval_every=0
-        --set log.every=1000 "${shape[@]}")
+    args=(train configs/llama-1b.yaml --ranks $ranks --set run.dir="$work/$name" --set run.deterministic=true
+        --set batch.global=$((micro * ranks)) --set batch.micro=$micro --set batch.seq="$seq" --set train.steps=$steps
+        --set schedule.warmup=2 --set save.every="$every" --set save.keep=2 --set "data.train=[$work/tokens.bin]"
+        --set data.format=llmc --set "data.val=[]" --set train.eval_every=0 --set log.every=1000 "${small[@]}")
     for s in "$@"; do args+=(--set "$s"); done
     "$sherd" "${args[@]}" >>"$work/$name.log" 2>&1 || { echo "FAILED: $name"; tail -20 "$work/$name.log"; exit 1; }
 }
@@ -84,11 +70,11 @@ print("       a save adds %.1f %% of a step of %.1f ms, allowed %g (the worse of
 sys.exit(0 if share <= most else 1)
 PY
 slow=0
-python3 "$work/look.py" "$work" "$every" "$second" $steps $most || slow=1
+"$python" "$work/look.py" "$work" "$every" "$second" $steps $most || slow=1
 [ $slow -eq 1 ] || echo "ok     saves beside the steps"
 
 losses() { # the losses after the second save
-    python3 -c 'import json, sys
+    "$python" -c 'import json, sys
 for r in map(json.loads, open(sys.argv[1])):
     if "loss" in r and r["step"] > int(sys.argv[2]): print(r["step"], r["loss"])' "$work/beside/metrics.jsonl" "$second"
 }
