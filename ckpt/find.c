@@ -104,9 +104,9 @@ static int find_below(char **path, const char *dir, const char *behind)
         st = ckpt_check_step(dir, &steps[i], &note);
         if (st == SHERD_OK && note.nonfinite) {
             log_warn(
-                "skipping checkpoint %s: it holds values that are infinite or not a number; name it itself "
+                "skipping checkpoint %s/%s: it holds values that are infinite or not a number; name it itself "
                 "to use it all the same",
-                steps[i].name);
+                dir, steps[i].name);
             continue;
         }
         if (st == SHERD_OK) {
@@ -116,10 +116,10 @@ static int find_below(char **path, const char *dir, const char *behind)
         }
         if (!ckpt_is_broken(st))
             goto out;
-        log_warn("skipping checkpoint %s: %s", steps[i].name, sherd_error());
+        log_warn("skipping checkpoint %s/%s: %s", dir, steps[i].name, sherd_error());
     }
     if (n)
-        st = SHERD_FAIL(SHERD_ENOTFOUND,
+        st = SHERD_FAIL(SHERD_ECORRUPT,
             "%s: none of its %d checkpoints is complete and finite (the warnings say why); copy one back, or "
             "name another folder",
             dir, n);

@@ -380,6 +380,31 @@ static int parse_tensors(struct manifest *m, const json_t *root, const char *nam
     return index_names(m, name);
 }
 
+void manifest_tail(char out[MANIFEST_TAIL_BYTES], const char *text, size_t bytes)
+{
+    snprintf(out, MANIFEST_TAIL_BYTES, ",\n  \"" MANIFEST_SUM "\": \"%016llx\"\n}\n",
+        (unsigned long long)sum_hash64(text, bytes, 0));
+}
+
+/* Whether the text is the one that was written, where it has a sum. Comes last: what else is wrong says more.
+ */
+static int check_sum(const json_t *root, const char *text, size_t bytes, const char *name)
+{
+    char tail[MANIFEST_TAIL_BYTES];
+    if (!json_object_get(root, MANIFEST_SUM))
+        return SHERD_OK;
+    manifest_tail(tail, text, 0);
+    size_t len = strlen(tail);
+    if (bytes >= len) {
+        manifest_tail(tail, text, bytes - len);
+        if (!memcmp(text + bytes - len, tail, len))
+            return SHERD_OK;
+    }
+    return SHERD_FAIL(SHERD_EFORMAT,
+        "%s was changed after it was saved: it does not fit its '" MANIFEST_SUM "'; use another checkpoint",
+        name);
+}
+
 int manifest_parse(struct manifest *out, const char *text, size_t bytes, const char *name)
 {
     json_t *root = NULL;
@@ -390,6 +415,8 @@ int manifest_parse(struct manifest *out, const char *text, size_t bytes, const c
         st = parse_files(out, root, name);
     if (st == SHERD_OK)
         st = parse_tensors(out, root, name);
+    if (st == SHERD_OK)
+        st = check_sum(root, text, bytes, name);
     json_decref(root);
     if (st != SHERD_OK)
         manifest_finish(out);

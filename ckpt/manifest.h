@@ -13,6 +13,9 @@
 #include "ckpt/ckpt.h"
 #include "ckpt/format.h"
 
+#define MANIFEST_SUM "sum"     /* the last member: XXH3-64 of all bytes before its comma */
+#define MANIFEST_TAIL_BYTES 33 /* ",\n  \"sum\": \"0123456789abcdef\"\n}\n" and NUL */
+
 /* Elements [first, first + elems) of a tensor lie in the files of `rank`. */
 struct manifest_span {
     int rank;
@@ -66,6 +69,8 @@ int manifest_parse(struct manifest *out, const char *text, size_t bytes, const c
 /* mem_free the text. */
 int manifest_print(char **out, const struct manifest *m);
 void manifest_finish(struct manifest *m);
+/* The end of a manifest with the sum of the text before it. */
+void manifest_tail(char out[MANIFEST_TAIL_BYTES], const char *text, size_t bytes);
 
 /* Index of the tensor with that name or alias; -1 if there is none. */
 int manifest_find(const struct manifest *m, const char *name);

@@ -168,7 +168,7 @@ static size_t open_end(const char *object)
 int manifest_print(char **out, const struct manifest *m)
 {
     struct text t = { 0 };
-    char *head = NULL;
+    char *head = NULL, tail[MANIFEST_TAIL_BYTES] = "\n}\n";
     int st = SHERD_OK;
     SHERD_TRY_OUT(print_head(&head, m));
     text_put(&t, head, open_end(head));
@@ -178,7 +178,10 @@ int manifest_print(char **out, const struct manifest *m)
     text_add(&t, "  ],\n  \"tensors\": [\n");
     for (int i = 0; i < m->n_tensors; i++)
         SHERD_TRY_OUT(put_tensor(&t, &m->tensors[i], i == m->n_tensors - 1));
-    text_add(&t, "  ]\n}\n");
+    text_add(&t, "  ]");
+    if (m->block && t.data)
+        manifest_tail(tail, t.data, t.len);
+    text_add(&t, "%s", tail);
     SHERD_TRY_OUT(text_take(&t, out));
 out:
     text_finish(&t);

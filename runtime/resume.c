@@ -138,7 +138,7 @@ static int look_for_older(struct resume *r, char **path)
     if (older == SHERD_OK) {
         log_warn("skipping checkpoint %s: %s", r->found.text, why);
         text_add(&r->damaged, "%s\n", r->found.text);
-    } else if (older != SHERD_ENOTFOUND) {
+    } else if (older != SHERD_ENOTFOUND && older != SHERD_ECORRUPT) {
         st = older;
     } else {
         st = status_adopt(SHERD_ECORRUPT, why);

@@ -17,7 +17,7 @@ struct sherd_ckpt;
 
 /* Finds the newest complete checkpoint below a run folder (or takes a step folder as it is), skipping
  * incomplete ones with a warning each that says why. *path is freed by the caller; ENOTFOUND says where was
- * looked. */
+ * looked, ECORRUPT that there are steps and none of them is complete. */
 SHERD_API int sherd_ckpt_find(char **path, const char *dir);
 
 /* Opens a step folder: reads the manifest, checks that every file is there with its size. */

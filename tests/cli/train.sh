@@ -148,8 +148,16 @@ for ranks in 1 2; do
     [ -d only/step-00000009 ] || complain "the only checkpoint was renamed"
 done
 truncate -s -1 "only/step-00000009/$(basename "$shard")"
-run 1 train tiny.yaml --set run.dir=only --set train.steps=12 --resume
-has err "none of its 1 checkpoints is complete and finite (the warnings say why); copy one back"
+for resume in "" --resume --resume=auto; do
+    run 1 train tiny.yaml --set run.dir=only --set train.steps=12 $resume
+    has err "none of its 1 checkpoints is complete and finite (the warnings say why); copy one back"
+done
+# Nor is a number that was changed in the manifest believed.
+cp -r run counted
+sed -i 's/"samples_seen": /&1/' counted/step-00000009/manifest.json
+run 0 train tiny.yaml --set run.dir=counted --set train.steps=12 --resume
+has err "skipping checkpoint counted/step-00000009: counted/step-00000009/manifest.json was changed after it was saved"
+same_bits sound/step-00000012 counted/step-00000012
 
 # A newest checkpoint that is cut off is passed over by a run, but not when it is asked whether it is sound.
 truncate -s -1 "$shard"
@@ -157,7 +165,7 @@ run 1 verify run
 has err "$(basename "$shard")"
 run 0 verify "$(dirname "$(ls run/step-*6/manifest.json)")"
 run 0 train tiny.yaml --set run.dir=run --set train.steps=7 --resume
-has err "skipping checkpoint step-00000009: "
+has err "skipping checkpoint run/step-00000009: "
 has err "is cut off"
 has err "resumed from run/step-00000006"
 run 1 verify tiny.yaml

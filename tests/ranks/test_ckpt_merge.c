@@ -340,6 +340,7 @@ static void a_missing_span_stops_before_writing(void **state)
     char *big = strstr(strstr(text, "h.1.big.weight"), "[[0,0,");
     assert_non_null(big);
     big[2] = '1';
+    strstr(text, "\"sum\": ")[1] = 'S'; /* by hand and on purpose */
     ASSERT_OK(file_write_atomic(path, text, strlen(text)));
     mem_free(text);
     struct sherd_merge_desc desc = { .from = fake_at("run"), .to = fake_at("m") };

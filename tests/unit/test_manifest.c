@@ -91,6 +91,32 @@ static void blocks_and_notes(void **state)
     second_refused("\"finite\": false", "\"finite\": 0", "finite");
 }
 
+/* Any bit of a text that was written is noticed, but for those of the sum's own name. */
+static void a_changed_text_is_refused(void **state)
+{
+    (void)state;
+    struct manifest m;
+    char *text;
+    ASSERT_OK(manifest_parse(&m, blocked, strlen(blocked), "m.json"));
+    ASSERT_OK(manifest_print(&text, &m));
+    manifest_finish(&m);
+    size_t len = strlen(text), name = (size_t)(strstr(text, "\"sum\"") - text);
+    for (size_t i = 0; i < 8 * len; i++) {
+        text[i / 8] ^= (char)(1 << i % 8);
+        int st = manifest_parse(&m, text, len, "m.json");
+        text[i / 8] ^= (char)(1 << i % 8);
+        if (st == SHERD_OK && i / 8 > name && i / 8 < name + 4)
+            manifest_finish(&m);
+        else
+            assert_true(st == SHERD_EFORMAT || st == SHERD_EUNSUPPORTED);
+    }
+    char *other = edit(text, "\"samples_seen\": 5", "\"samples_seen\": 6");
+    ASSERT_FAILS(manifest_parse(&m, other, strlen(other), "m.json"), SHERD_EFORMAT,
+        "m.json was changed after it was saved: it does not fit its 'sum'");
+    mem_free(other);
+    mem_free(text);
+}
+
 static void scale_refused(const char *scale, const char *error)
 {
     char member[200];
@@ -267,6 +293,7 @@ int main(void)
         cmocka_unit_test(prints_what_it_reads),
         cmocka_unit_test(refuses_an_extra_that_is_no_object),
         cmocka_unit_test(blocks_and_notes),
+        cmocka_unit_test(a_changed_text_is_refused),
         cmocka_unit_test(loss_scales),
         cmocka_unit_test(refuses_newer_versions),
         cmocka_unit_test(refuses_a_bad_head),
