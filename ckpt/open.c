@@ -234,9 +234,9 @@ int ckpt_locate(
     char *path = NULL;
     *file = ckpt->manifest.file_of[state < 0 ? CKPT_WEIGHTS : CKPT_STATES][s->rank];
     int st = ckpt->headers[*file] ? SHERD_OK : use_header(ckpt, *file, &path);
-    if (st == SHERD_OK)
-        st = find_entry(ckpt, *file, state, t, s, ckpt->manifest.files[*file].name, &e);
     mem_free(path);
+    SHERD_TRY(st);
+    st = find_entry(ckpt, *file, state, t, s, ckpt->manifest.files[*file].name, &e);
     if (st != SHERD_OK)
         return status_context(st, "%s", ckpt->path);
     size_t size = sherd_dtype_bytes(state < 0 ? t->type : SHERD_F32);

@@ -5,6 +5,7 @@
  */
 #include "runtime/resume.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -49,8 +50,9 @@ void resume_rate(struct text *out, const struct sherd_config *before, const stru
         text_add(out, "learning rate: its curve goes over %lld steps now, not %lld", is, was);
     else
         text_add(out, "learning rate: optim.lr or schedule.* are not what they were");
-    text_add(out, ": %.2e at step %lld, where it was to be %.2e", (double)rate_at(now, step - skipped),
-        (long long)step, (double)rate_at(before, step - skipped));
+    double rate = (double)rate_at(now, step - skipped), old = (double)rate_at(before, step - skipped);
+    int digits = fabs(rate - old) < 0.01 * fabs(old) ? 8 : 2; /* so that two that differ look so */
+    text_add(out, ": %.*e at step %lld, where it was to be %.*e", digits, rate, (long long)step, digits, old);
     if (was != is)
         text_add(out, "; schedule.steps=%lld keeps the old curve", was);
 }

@@ -240,12 +240,12 @@ void forecast_print(const struct forecast *f)
         for (int r = 0; r < FORECAST_RECOMPUTES; r++) {
             const struct forecast_row *row = &f->rows[s][r];
             char bytes[32], tokens[32];
-            printf("%c %-7d%-11s%12s%7s%12.1f%12.1f%15s%10.4g\n",
+            printf("%c %-7d%-11s%12s%7s%12.1f%12.1f%15s%10.*f\n",
                 s == f->stage && r == f->recompute ? '*' : ' ', s, recomputes[r],
                 text_human_bytes((double)row->memory, bytes), row->fits ? "yes" : "no", row->time.step * 1e3,
                 row->time.exposed * 1e3,
                 text_commas((int64_t)(row->time.tokens_per_second / ranks + 0.5), tokens),
-                row->time.flops / 1e12);
+                row->time.flops < 1e12 ? 4 : 1, row->time.flops / 1e12);
         }
     printf("a step as configured: %.1f ms = %.1f computing + %.1f exposed + %.1f lost to what runs beside;\n"
            "  gathers %.1f, reductions %.1f, updates %.1f ms, hidden or not\n",

@@ -117,6 +117,14 @@ static void another_curve(void **state)
     expect_line(&before, &now, 6, 2,
         "learning rate: its curve goes over 20 steps now, not 10: 8.75e-01 at step 7, where it was to be "
         "7.50e-01; schedule.steps=10 keeps the old curve");
+    /* Rates that are alike at first sight. */
+    before.train.steps = 200;
+    now.train.steps = 201;
+    expect_line(&before, &now, 199, 0,
+        "learning rate: its curve goes over 201 steps now, not 200: 5.02487540e-01 at step 200, where it was to be "
+        "5.00000000e-01; schedule.steps=200 keeps the old curve");
+    before.train.steps = 10;
+    now.train.steps = 20;
     now.schedule.steps = 10;
     expect_line(&before, &now, 10, 0, NULL);
     now.optim.lr = 2;
