@@ -94,6 +94,10 @@ int engine_save_prepare(struct sherd_engine *engine, uint64_t buffer, struct eng
 /* What ENGINE_SAVE_AUTO comes to. */
 uint64_t engine_save_auto(uint64_t state, uint64_t available, int ranks);
 
+/* sherd_engine_load without its comparison of what ranks hold alike (replica_check): what fails here for a
+ * file is no matter of memory or hardware. */
+int engine_load(struct sherd_engine *engine, const char *path);
+
 /* Fills everything whole from the rank's own slices: masters to parameters, then gathers. Collective. */
 int engine_spread(struct sherd_engine *engine);
 

@@ -20,6 +20,7 @@
 #include "comm/ops.h"
 #include "optim/optim.h"
 #include "runtime/engine.h"
+#include "runtime/replica.h"
 
 #define PATH_BYTES 4096 /* of a checkpoint, as rank 0 tells it to all */
 
@@ -177,8 +178,10 @@ static int find(struct resume *r, int (*look)(struct resume *, char **))
 static int load(struct resume *r)
 {
     for (;;) {
-        int why, st = sherd_engine_load(r->engine, r->found.text);
+        int why, st = engine_load(r->engine, r->found.text);
         st = comm_agree_why(r->engine->comm, st, &why);
+        if (why == SHERD_OK)
+            return replica_check(r->engine);
         if (why != SHERD_ECORRUPT)
             return st;
         SHERD_TRY(find(r, look_for_older));

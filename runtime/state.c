@@ -427,7 +427,7 @@ static int begin_reading(
     return comm_agree(e->comm, st);
 }
 
-int sherd_engine_load(struct sherd_engine *e, const char *path)
+static int load(struct sherd_engine *e, const char *path)
 {
     struct shard_view *views;
     struct ckpt_job job;
@@ -446,10 +446,24 @@ int sherd_engine_load(struct sherd_engine *e, const char *path)
             e->scale = (struct scale){ job.meta.scale, 1,
                 MIN(job.meta.scale_hysteresis, e->config.dtype.hysteresis), job.meta.scale_good };
         e->run = job.meta.run ? job.meta.run : e->run;
-        st = replica_check(e);
     }
-    e->blank &= st != SHERD_OK;
     mem_free(views);
+    return st;
+}
+
+int engine_load(struct sherd_engine *e, const char *path)
+{
+    int st = load(e, path);
+    e->blank &= st != SHERD_OK;
+    return st;
+}
+
+int sherd_engine_load(struct sherd_engine *e, const char *path)
+{
+    int st = load(e, path);
+    if (st == SHERD_OK)
+        st = replica_check(e);
+    e->blank &= st != SHERD_OK;
     return st;
 }
 

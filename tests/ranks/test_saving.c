@@ -19,6 +19,7 @@
 #include "base/text.h"
 #include "device/cpu/cpu.h"
 #include "runtime/engine.h"
+#include "runtime/resume.h"
 #include "tests/folder.h"
 
 #define WORLD 2
@@ -322,6 +323,67 @@ static void ranks_that_cannot_load_for_two_reasons(void **state)
     ASSERT_OK(file_remove_tree(at("two")));
 }
 
+/* Memory of rank 1 that fails: behind every collective its copy of the first unit has another value. */
+struct drift {
+    struct device_probe probe; /* first: the device calls with it */
+    struct sherd_engine *engine;
+    int status;
+};
+
+static int look(struct device_probe *probe, struct sherd_queue *queue, const struct probe_span *span)
+{
+    (void)probe, (void)queue, (void)span;
+    return SHERD_OK;
+}
+
+static int spoil(struct device_probe *probe, struct sherd_queue *queue)
+{
+    struct sherd_engine *e = ((struct drift *)probe)->engine;
+    (void)queue;
+    if (sherd_comm_rank(e->comm) == 1)
+        memset(e->store.units[0].param[SHARD_TRAINED], 0x3f, sizeof(float));
+    return SHERD_OK;
+}
+
+static void resume_and_drift(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    struct drift *d = (struct drift *)ctx + rank;
+    struct sherd_config config;
+    struct sherd_model *model;
+    char dir[256];
+    const char *set[] = { dir, "shard.stage=0", "run.resume=required" };
+    int found;
+    snprintf(dir, sizeof(dir), "run.dir=%s/drift", root);
+    T_OK(sherd_config_parse(&config, config_text, strlen(config_text), "test", set, 3, WORLD));
+    T_OK(sherd_config_model(&model, &config));
+    T_OK(sherd_engine_create_blank(&d->engine,
+        &(struct sherd_engine_desc){ .config = &config, .model = model, .device = dev, .comm = comm }));
+    d->probe = (struct device_probe){ .begin = look, .end = spoil };
+    dev->probe = &d->probe;
+    d->status = resume_run(d->engine, &config, &found);
+    T_HAS(sherd_error(), "of unit ");
+    T_HAS(sherd_error(), " on rank 1 are not those on rank 0, though all ranks hold the same");
+    T_TRUE(!strstr(sherd_error(), "no checkpoint"));
+    dev->probe = NULL;
+    sherd_engine_destroy(d->engine);
+    sherd_model_destroy(model);
+    sherd_config_free(&config);
+}
+
+/* No file is damaged where ranks that have loaded it differ: none is passed over, none renamed. */
+static void copies_that_drift_are_no_damaged_file(void **state)
+{
+    (void)state;
+    struct train t = { .dir = "drift", .settings = { "shard.stage=0" } };
+    struct drift drift[WORLD] = { 0 };
+    train(&t);
+    t_ranks(WORLD, T_THREADS, resume_and_drift, drift);
+    for (int r = 0; r < WORLD; r++)
+        assert_int_equal(drift[r].status, SHERD_ECORRUPT);
+    assert_true(has_step("drift", 9) && !file_exists(at("drift/damaged-step-00000009")));
+    ASSERT_OK(file_remove_tree(at("drift")));
+}
+
 /* ---- what takes longer than the timeout ---- */
 
 #define TIMEOUT 1.0
@@ -482,6 +544,7 @@ int main(void)
         cmocka_unit_test(a_stop_waits),
         cmocka_unit_test(a_taken_folder_is_refused),
         cmocka_unit_test(ranks_that_cannot_load_for_two_reasons),
+        cmocka_unit_test(copies_that_drift_are_no_damaged_file),
         cmocka_unit_test(a_slow_disk_is_not_a_hang),
         cmocka_unit_test(a_slow_import_is_not_a_hang),
         cmocka_unit_test(a_disk_that_stands_still_is_a_hang),
