@@ -20,11 +20,14 @@
 #include "comm/ops.h"
 #include "optim/optim.h"
 #include "runtime/engine.h"
+#include "runtime/keys.h"
 #include "runtime/replica.h"
 
 #define PATH_BYTES 4096 /* of a checkpoint, as rank 0 tells it to all */
 
-/* --- the learning rate --- */
+#define VALUES_TOLD 80 /* bytes of two values, beyond which the name alone is told */
+
+/* --- settings --- */
 
 /* Steps that the curve goes over. */
 static int64_t span_of(const struct sherd_config *c)
@@ -58,6 +61,39 @@ void resume_rate(struct text *out, const struct sherd_config *before, const stru
         text_add(out, "; schedule.steps=%lld keeps the old curve", was);
 }
 
+/* Whether the numbers of the steps to come depend on a key, and no line of its own tells of it. */
+static int counts(const struct key *key)
+{
+    static const char *const sections[] = { "model", "dtype", "optim", "data" };
+    static const char *const single[] = { "run.seed", "batch.global", "batch.seq" };
+    static const char *const not [] = { "model.from", "model.init_std", "optim.lr" };
+    int yes = 0;
+    for (size_t i = 0; i < ARRAY_LEN(sections); i++)
+        yes |= key_in_section(key, sections[i]);
+    for (size_t i = 0; i < ARRAY_LEN(single); i++)
+        yes |= !strcmp(key->path, single[i]);
+    for (size_t i = 0; i < ARRAY_LEN(not ); i++)
+        yes &= strcmp(key->path, not [i]) != 0;
+    return yes;
+}
+
+void resume_settings(struct text *out, const struct sherd_config *before, const struct sherd_config *now)
+{
+    for (int i = 0; i < key_count(); i++) {
+        struct text was = { 0 }, is = { 0 };
+        key_print(key_at(i), before, &was);
+        key_print(key_at(i), now, &is);
+        if (counts(key_at(i)) && was.data && is.data && strcmp(was.data, is.data) != 0) {
+            text_add(
+                out, "%s%s", out->data ? "; " : "other settings than it was saved with: ", key_at(i)->path);
+            if (was.len + is.len <= VALUES_TOLD)
+                text_add(out, " %s, not %s", is.data, was.data);
+        }
+        text_finish(&was);
+        text_finish(&is);
+    }
+}
+
 /* The settings that a checkpoint was written with; *found 0 if it has none, as one of another program. */
 static int settings_of(struct sherd_config *out, const char *path, int *found)
 {
@@ -78,20 +114,25 @@ static int settings_of(struct sherd_config *out, const char *path, int *found)
     return st;
 }
 
-/* Whether the rate goes on as it did, said by one rank. */
-static int tell_rate(const char *path, const struct sherd_config *now, int64_t done, int64_t skipped)
+/* Whether the run goes on as it would have, said by one rank. */
+static int tell_changes(const char *path, const struct sherd_config *now, int64_t done, int64_t skipped)
 {
     struct sherd_config before = { 0 };
-    struct text line = { 0 };
+    struct text line = { 0 }, settings = { 0 };
     int found, st = settings_of(&before, path, &found);
     if (st == SHERD_ENOMEM)
         return st;
     if (st != SHERD_OK)
-        log_info("whether the learning rate goes on as before is not known: %s", sherd_error());
-    if (found)
+        log_info("whether the settings are those it was saved with is not known: %s", sherd_error());
+    if (found) {
+        resume_settings(&settings, &before, now);
         resume_rate(&line, &before, now, done, skipped);
+    }
+    if (settings.data)
+        log_info("%s", settings.data);
     if (line.data)
         log_info("%s", line.data);
+    text_finish(&settings);
     text_finish(&line);
     sherd_config_free(&before);
     return SHERD_OK;
@@ -211,7 +252,7 @@ static int say(struct resume *r)
     SHERD_TRY(put_damaged_aside(&r->damaged));
     log_info("resumed from %s: step %lld, %lld samples seen", r->found.text, (long long)e->step,
         (long long)e->samples_seen);
-    return tell_rate(r->found.text, r->config, e->step, e->skipped);
+    return tell_changes(r->found.text, r->config, e->step, e->skipped);
 }
 
 int resume_run(struct sherd_engine *engine, const struct sherd_config *config, int *found)

@@ -2,8 +2,7 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * Where a run goes on from: the newest checkpoint in its folder that is whole, byte for byte; and what it
- * does otherwise than that checkpoint's settings said, which is the learning rate, a function of the settings
- * of now.
+ * does otherwise than that checkpoint's settings said.
  */
 #ifndef SHERD_RUNTIME_RESUME_H
 #define SHERD_RUNTIME_RESUME_H
@@ -23,5 +22,9 @@ int resume_run(struct sherd_engine *engine, const struct sherd_config *config, i
  * had with the settings of `before`; nothing otherwise. Both know their train.steps. */
 void resume_rate(struct text *out, const struct sherd_config *before, const struct sherd_config *now,
     int64_t done, int64_t skipped);
+
+/* Adds a line to `out` with the settings that change what the steps to come compute, but for the rate's;
+ * nothing if all are as before. */
+void resume_settings(struct text *out, const struct sherd_config *before, const struct sherd_config *now);
 
 #endif

@@ -24,7 +24,11 @@ run 0 train tiny.yaml --resume --set train.steps=9
 has err "resumed from"
 has err "learning rate: its curve goes over 9 steps now, not 6: 2.05e-04 at step 7, where it was to be 1.00e-04; schedule.steps=6"
 run 0 train tiny.yaml --resume --set train.steps=9 --set schedule.steps=6 --set run.dir=kept
-grep -q 'learning rate:' err && complain "the old curve is told as another one"
+grep -qE 'learning rate:|other settings' err && complain "the old curve is told as another one"
+rm -r kept/step-*9
+run 0 train tiny.yaml --resume --ranks 3 --set train.steps=7 --set schedule.steps=6 --set run.dir=kept --set shard.stage=3 \
+    --set run.seed=2 --set data.train='[text, text]' --set optim.beta2=0.5
+has err "other settings than it was saved with: run.seed 2, not 3; optim.beta2 0.5, not 0.95; data.train [text, text], not [text]"
 run 1 train tiny.yaml --resume --set run.dir=nowhere
 has err "nowhere"
 run 0 train tiny.yaml --resume=auto --set run.dir=fresh --set train.steps=2
