@@ -333,8 +333,12 @@ void child_describe(const struct child *child, const char *who, const char *also
     bytes -= (size_t)n;
     if (WIFSIGNALED(child->status)) {
         int sig = WTERMSIG(child->status);
-        snprintf(at, bytes, "was killed by SIG%s%s", sigabbrev_np(sig),
-            sig == SIGKILL ? " (often the host ran out of memory: see its kernel log)" : "");
+        const char *name = sigabbrev_np(sig);
+        if (name)
+            snprintf(at, bytes, "was killed by SIG%s%s", name,
+                sig == SIGKILL ? " (often the host ran out of memory: see its kernel log)" : "");
+        else /* of real time */
+            snprintf(at, bytes, "was killed by signal %d", sig);
     } else if (child->len) {
         snprintf(at, bytes, "failed: %s", child->words);
         return;

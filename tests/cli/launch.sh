@@ -63,6 +63,9 @@ kill -ABRT "${ranks[2]}"
 ended 134 crashed.err
 last_line crashed.err "rank 2 of 3 ($(uname -n), pid ${ranks[2]}) was killed by SIGABRT"
 
+run 162 launch --nproc-per-node 1 bash -c 'kill -34 $$' # which has no name
+has err "was killed by signal 34"
+
 start_endless orphans
 kill -KILL "$launcher"
 gone
