@@ -336,11 +336,11 @@ int sherd_train(const struct sherd_train_desc *desc)
         .world = desc->comm ? sherd_comm_size(desc->comm) : 1,
         .saving = { .lock = -1 },
         .meter = METER_NONE };
-    int st = watch_start(desc->comm, "init: settings and data");
+    int why = SHERD_OK, st = watch_start(desc->comm, "init: settings and data");
     if (st == SHERD_OK)
         st = prepare(&r);
     if (desc->comm)
-        st = comm_agree(desc->comm, st);
+        st = comm_agree_why(desc->comm, st, &why);
     if (st != SHERD_OK)
         goto out;
     SHERD_TRY_OUT(sherd_engine_create_blank(
@@ -371,7 +371,8 @@ int sherd_train(const struct sherd_train_desc *desc)
     if (st == SHERD_ENONFINITE) /* of all ranks at once: a save that was begun is still good */
         st = end_save(&r, st);
 out:
-    if (st != SHERD_OK)
+    /* refused by one rank before all began: the folder may be that of a run which is at work */
+    if (st != SHERD_OK && (why == SHERD_OK || watch_records(why)))
         st = watch_record(desc->comm, desc->config->run.dir, st);
     meter_finish(&r.meter);
     sherd_engine_destroy(r.engine);

@@ -180,8 +180,7 @@ static int write_record(const struct board *board, int world, const char *path, 
     return st;
 }
 
-/* What one rank meets alone says enough by itself. */
-static int is_common(int status)
+int watch_records(int status)
 {
     return status == SHERD_EPEER || status == SHERD_ETIMEOUT || status == SHERD_ECOMM ||
            status == SHERD_ENOMEM || status == SHERD_EDEVICE || status == SHERD_EINTERNAL;
@@ -191,7 +190,7 @@ int watch_record(struct sherd_comm *comm, const char *dir, int status)
 {
     struct board *board = comm ? comm_board(comm) : NULL;
     char *why = NULL, *path = NULL, *full = NULL, where[1000];
-    if (!board || !is_common(status) || !file_is_dir(dir))
+    if (!board || !watch_records(status) || !file_is_dir(dir))
         return status;
     why = mem_strdup(sherd_error());
     path = mem_printf("%s/%s", dir, RECORD_FILE);

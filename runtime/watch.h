@@ -60,9 +60,10 @@ void watch_slow(struct sherd_engine *engine, struct text *line);
 
 /* Before there is an engine: where this rank is. */
 int watch_start(struct sherd_comm *comm, const char *text);
+/* Whether a failure has to do with other ranks; what one rank meets alone says enough by itself. */
+int watch_records(int status);
 /* The job fails with `status` and the error text: one rank writes the last places of all into dir/flight.txt,
- * and the text names the file. Returns the status. Does nothing for failures that have nothing to do with
- * other ranks. */
+ * and the text names the file. Returns the status. Does nothing where watch_records says no. */
 int watch_record(struct sherd_comm *comm, const char *dir, int status);
 
 #endif

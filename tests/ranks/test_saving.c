@@ -288,6 +288,8 @@ static void a_taken_folder_is_refused(void **state)
     assert_int_equal(t.status[1], SHERD_EPEER);
     ASSERT_CONTAINS(t.error[0], "another run writes into");
     ASSERT_CONTAINS(t.error[0], pid);
+    ASSERT_CONTAINS(t.error[1], "rank 0: another run writes into");
+    assert_false(file_exists(at("taken/flight.txt"))); /* it would be taken for the other run's */
     ASSERT_OK(file_close(fd, "lock"));
     train(&t);
     assert_int_equal(t.status[0], SHERD_OK);
