@@ -88,8 +88,9 @@ int meter_open(struct meter *m); /* `tuned` and `beat` are set */
 void meter_close(struct meter *m);
 /* Random numbers of a normal distribution over `elems` elements of device memory, the same at every call. */
 int meter_fill(const struct meter *m, void *to, int64_t elems, enum sherd_dtype type);
-/* Calls the candidates that were not called yet, for as long; not those whose kin are slow. */
-int meter_rough(struct meter *m, struct contest *c, const struct runner *r, double seconds);
+/* Calls the candidates from number `first` on that were not called yet, for as long; not those whose kin are
+ * slow. */
+int meter_rough(struct meter *m, struct contest *c, const struct runner *r, int first, double seconds);
 /* sherd's, perhaps the library's first answer, and the `most` best of the others, by rough times; how many of
  * the most + 2. */
 int meter_best(const struct contest *c, int most, int *out);

@@ -491,7 +491,7 @@ static int measure(struct attention *x, double seconds)
     struct runner r = { x, enqueue, differs };
     if (!x->c->listed)
         SHERD_TRY(list(x));
-    SHERD_TRY(meter_rough(x->m, x->c, &r, seconds));
+    SHERD_TRY(meter_rough(x->m, x->c, &r, SHERDS, seconds));
     return meter_rank(x->m, x->c, &r);
 }
 

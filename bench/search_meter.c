@@ -217,11 +217,11 @@ int meter_slow_kin(const struct contest *c, uint32_t kin, int of)
     return slow >= KIN_TRIED;
 }
 
-int meter_rough(struct meter *m, struct contest *c, const struct runner *r, double seconds)
+int meter_rough(struct meter *m, struct contest *c, const struct runner *r, int first, double seconds)
 {
     const double until = seconds_now() + seconds;
     float best = roughly_best(c);
-    for (int i = 0; i < c->n && (i == SHERDS || seconds_now() < until); i++) {
+    for (int i = first; i < c->n && (i == SHERDS || seconds_now() < until); i++) {
         struct candidate *k = &c->all[i];
         if (k->bad || k->rough > 0 || meter_slow_kin(c, k->kin[0], 0) || meter_slow_kin(c, k->kin[1], 1))
             continue;

@@ -33,7 +33,8 @@
 #define FEW 3 /* of an algorithm, plainly set and otherwise */
 #define NEIGHBOURS_OF 6
 #define NEIGHBOUR_ROOM 768
-#define COMPARED (1 << 21) /* elements of two results */
+#define COMPARED (1 << 21)        /* elements of two results */
+#define LEAP UINT64_C(2654435761) /* a prime: leaps of it, modulo less, visit each once */
 
 struct product {
     struct meter *m;
@@ -379,7 +380,7 @@ static void go_on(
 {
     uint64_t all = count_ways(w);
     for (; *at < all && p->c->n < most && ((*at & 15) != 15 || seconds_now() < until); (*at)++)
-        if (configure(&algo, w, *at * UINT64_C(2654435761) % all))
+        if (configure(&algo, w, *at * LEAP % all))
             (void)try_algo(p, &algo);
 }
 
@@ -423,7 +424,7 @@ static void put_many_together(struct product *p, double seconds)
         put_id_together(p, good[i], room / n, seconds / (double)n);
 }
 
-/* Those that differ from one in a single setting. */
+/* Those that differ from one in a single setting: few clusters and inner shapes, then tiles, by leaps. */
 static void neighbours(struct product *p, const cublasLtMatmulAlgo_t *algo, double until)
 {
     struct ways w = ways_of(algo);
@@ -435,19 +436,20 @@ static void neighbours(struct product *p, const cublasLtMatmulAlgo_t *algo, doub
     const cublasLtMatmulAlgoConfigAttributes_t narrow[] = { CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID,
         CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID };
     const int n_narrow[] = { w.clusters, w.inners };
-    for (size_t a = 0; a < ARRAY_LEN(wide); a++) {
-        for (int i = 0; i < n_wide[a] && seconds_now() < until; i++) {
-            cublasLtMatmulAlgo_t other = *algo;
-            uint32_t value = a < ARRAY_LEN(lists) ? lists[a][i] : (uint32_t)i;
-            if (set_config(&other, wide[a], &value, sizeof(value)))
-                (void)try_algo(p, &other);
-        }
-    }
     for (size_t a = 0; a < ARRAY_LEN(narrow); a++) {
         for (int i = 0; i < n_narrow[a] && seconds_now() < until; i++) {
             cublasLtMatmulAlgo_t other = *algo;
             uint16_t value = (uint16_t)i;
             if (set_config(&other, narrow[a], &value, sizeof(value)))
+                (void)try_algo(p, &other);
+        }
+    }
+    for (size_t a = 0; a < ARRAY_LEN(wide); a++) {
+        for (int i = 0; i < n_wide[a] && seconds_now() < until; i++) {
+            cublasLtMatmulAlgo_t other = *algo;
+            uint32_t at = (uint32_t)((uint64_t)i * LEAP % (uint64_t)n_wide[a]);
+            uint32_t value = a < ARRAY_LEN(lists) ? lists[a][at] : at;
+            if (set_config(&other, wide[a], &value, sizeof(value)))
                 (void)try_algo(p, &other);
         }
     }
@@ -504,17 +506,18 @@ static int find(struct product *p, const struct runner *r, double seconds)
     int best[NEIGHBOURS_OF + 2];
     list_ids(p);
     put_few_together(p, FEW_SHARE * seconds);
-    SHERD_TRY(meter_rough(p->m, p->c, r, FEW_ROUGH * seconds));
+    SHERD_TRY(meter_rough(p->m, p->c, r, SHERDS, FEW_ROUGH * seconds));
     put_many_together(p, MANY_SHARE * seconds);
-    SHERD_TRY(meter_rough(p->m, p->c, r, MANY_ROUGH * seconds));
-    int n = meter_best(p->c, NEIGHBOURS_OF, best);
+    SHERD_TRY(meter_rough(p->m, p->c, r, SHERDS, MANY_ROUGH * seconds));
+    int n = meter_best(p->c, NEIGHBOURS_OF, best), first = p->c->n;
     double until = seconds_now() + NEAR_SHARE * seconds;
     for (int i = 1; i < n; i++) {
         cublasLtMatmulAlgo_t algo;
         memcpy(&algo, p->c->all[best[i]].how, sizeof(algo));
         neighbours(p, &algo, until);
     }
-    return meter_rough(p->m, p->c, r, NEAR_ROUGH * seconds);
+    /* these before what is left of the others, which are many */
+    return meter_rough(p->m, p->c, r, first, NEAR_ROUGH * seconds);
 }
 
 static int measure(struct product *p, double seconds)
@@ -523,7 +526,7 @@ static int measure(struct product *p, double seconds)
     if (p->c->ended < ENDED)
         SHERD_TRY(find(p, &r, seconds));
     else
-        SHERD_TRY(meter_rough(p->m, p->c, &r, 0)); /* sherd's, where it was not called */
+        SHERD_TRY(meter_rough(p->m, p->c, &r, SHERDS, 0)); /* sherd's, where it was not called */
     return meter_rank(p->m, p->c, &r);
 }
 
