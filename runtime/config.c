@@ -359,6 +359,16 @@ static int take_folder(struct sherd_config *config, const char *path)
     return st;
 }
 
+static int take_model_of(struct sherd_config *config, const char *path)
+{
+    if (!file_exists(path))
+        return SHERD_FAIL(SHERD_ENOTFOUND,
+            "--model: %s: no such file or folder; name a .yaml file with a section model, or the folder of a Hugging "
+            "Face model (nothing is downloaded)",
+            path);
+    return file_is_dir(path) ? take_folder(config, path) : take_model(config, path);
+}
+
 /* `text` is what desc->path holds. A text that comes from no file names folders that need not be there: then
  * `import` is 0. */
 static int parse(struct sherd_config *out, const char *text, size_t bytes,
@@ -370,8 +380,7 @@ static int parse(struct sherd_config *out, const char *text, size_t bytes,
     SHERD_TRY_OUT(set_defaults(out));
     SHERD_TRY_OUT(take_file(out, text, bytes, desc->path));
     if (desc->model)
-        SHERD_TRY_OUT(
-            file_is_dir(desc->model) ? take_folder(out, desc->model) : take_model(out, desc->model));
+        SHERD_TRY_OUT(take_model_of(out, desc->model));
     SHERD_TRY_OUT(take_options(out, desc));
     if (import)
         SHERD_TRY_OUT(config_import(out));

@@ -91,7 +91,9 @@ has out "sound headers"
 run 2 train tiny.yaml --set run.dir=x --set model.from="$models/qwen3" --set model.width=32
 has err "model.width: 32, but $models/qwen3/config.json says 24"
 run 2 train tiny.yaml --set run.dir=x --set model.from=nowhere
-has err "model.from: nowhere: there is no such folder"
+has err "model.from: nowhere: there is no such folder; name one with"
+run 2 train tiny.yaml --set run.dir=x --model owner/name
+has err "--model: owner/name: no such file or folder; name a .yaml file with a section model, or the folder of a Hugging Face model"
 run 2 diff learn nowhere
 has err "nowhere"
 run 2 diff learn
