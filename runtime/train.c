@@ -3,6 +3,7 @@
  *
  * The training loop: batch, step, report, evaluate, save, stop. All ranks run it side by side; rank 0 speaks.
  */
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -49,15 +50,30 @@ static void set_batch(struct run *r, int64_t i, const int32_t *rows)
     r->micro[i] = (struct sherd_batch){ rows + 2 * i * row, rows + (2 * i + 1) * row, r->config.batch.micro };
 }
 
+/* What an evaluation reads is there at once. */
+static int alloc_eval(struct run *r)
+{
+    int64_t n = eval_count(&r->data.eval, eval_limit(r)), row = r->config.batch.micro * r->config.batch.seq;
+    int st = SHERD_OK;
+    if (n > INT_MAX)
+        st = SHERD_FAIL(SHERD_ECONFIG, "no more than %d can be evaluated", INT_MAX);
+    else
+        r->rows = mem_zalloc((size_t)n, 2 * (size_t)row * sizeof(*r->rows));
+    if (st == SHERD_OK && !r->rows)
+        st = SHERD_ENOMEM;
+    r->n_eval = st == SHERD_OK ? (int)n : 0;
+    return status_context(st,
+        "train.eval_batches: %lld%s: a rank keeps the micro-batches of an evaluation, %lld here; ask for fewer",
+        (long long)r->config.train.eval_batches, r->config.train.eval_batches ? "" : " (all of the data)",
+        (long long)n);
+}
+
 static int alloc_batches(struct run *r)
 {
-    int64_t row = r->config.batch.micro * r->config.batch.seq;
-    r->n_eval = r->data.evaluates ? (int)eval_count(&r->data.eval, eval_limit(r)) : 0;
+    if (r->data.evaluates)
+        SHERD_TRY(alloc_eval(r));
     r->micro = mem_zalloc((size_t)MAX(feed_accum(&r->data.feed), r->n_eval), sizeof(*r->micro));
-    r->rows = mem_zalloc((size_t)(2 * r->n_eval * row), sizeof(*r->rows));
-    if (!r->micro || !r->rows)
-        return SHERD_ENOMEM;
-    return reading_start(&r->data);
+    return r->micro ? reading_start(&r->data) : SHERD_ENOMEM;
 }
 
 /* {"config": "<the effective settings as YAML>"} */

@@ -51,6 +51,12 @@ has err "device cpu: out of memory: OpenBLAS wants "
 has err "address space is limited to 100000 KiB (ulimit -v)"
 has err "128 MiB for each of the "
 has err "raise the limit, or lower run.threads"
+# An evaluation on more than there is memory for: 2 rows of int32 for each of 4,000,000 samples of 16 tokens.
+(ulimit -v 400000; run 1 train tiny.yaml --set run.dir=evaluated --set data.val=text --set train.eval_every=1 \
+    --set train.eval_batches=0 --set batch.micro=4000000 --set batch.global=4000000; [ "$faults" -eq 0 ]) ||
+    complain "an evaluation of all of the data"
+has err "train.eval_batches: 0 (all of the data): a rank keeps the micro-batches of an evaluation, 1 here; ask for fewer: "
+has err "out of memory: 512000000 bytes of host memory could not be allocated; address space is limited to "
 
 # At the start: in the device, in the memory that ranks share, in threads, in the engine, when saving.
 failures=0
