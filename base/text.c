@@ -5,6 +5,7 @@
  */
 #include "base/text.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -86,6 +87,29 @@ void text_finish(struct text *t)
 {
     mem_free(t->data);
     *t = (struct text){ 0 };
+}
+
+#define MORE_BYTES sizeof(" and 2147483647 more")
+
+/* The end that counts is written again for every entry that finds no room. */
+void text_list_add(struct text_list *list, const char *format, ...)
+{
+    char *at = list->buf + list->len;
+    size_t left = list->bytes - list->len, comma = list->len ? 2 : 0;
+    va_list args;
+    assert(list->bytes >= MORE_BYTES);
+    if (list->more == 0 && left > comma + MORE_BYTES) {
+        va_start(args, format);
+        int n = vsnprintf(at + comma, left - comma, format, args);
+        va_end(args);
+        if (n >= 0 && comma + (size_t)n + MORE_BYTES <= left) {
+            memcpy(at, ", ", comma);
+            list->len += comma + (size_t)n;
+            return;
+        }
+    }
+    list->more++;
+    snprintf(at, left, "%s%d more", comma ? " and " : "", list->more);
 }
 
 /* A decimal number as written: sign, all digits without the point, and the power of ten they are scaled by.

@@ -22,6 +22,15 @@ void text_put(struct text *t, const char *s, size_t bytes);
 int text_take(struct text *t, char **out);
 void text_finish(struct text *t);
 
+/* A list for a message, in a buffer of fixed size: "a, b and 3 more" where no more fits. Begins as
+ * { .buf = buf, .bytes = sizeof(buf) } over an empty string. */
+struct text_list {
+    char *buf;
+    size_t bytes, len;
+    int more;
+};
+void text_list_add(struct text_list *list, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 /* Whole string or nothing: 0 and *out on success, EINVAL (no error text set) otherwise. Integers accept
  * "1000", "1_000" and exact floats "5e8"; durations accept s, m, h, d, default seconds. NaN and infinity are
  * refused. */

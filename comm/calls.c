@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "base/text.h"
 
 #define MAGIC "sherdln"
 #define SLICE_SECONDS 0.1
@@ -113,14 +114,11 @@ static int take_call(struct calls *c, double deadline)
 
 static int not_called(const struct calls *c, const int *socks, double timeout)
 {
-    char names[256] = "";
-    size_t len = 0;
-    for (int r = c->rank + 1; r < c->size && len + 128 < sizeof(names); r++) {
-        char name[128];
+    char names[256] = "", name[128];
+    struct text_list list = { .buf = names, .bytes = sizeof(names) };
+    for (int r = c->rank + 1; r < c->size; r++)
         if (socks[r] < 0)
-            len += (size_t)snprintf(names + len, sizeof(names) - len, "%s%s", len ? ", " : "",
-                calls_name(c, r, name, sizeof(name)));
-    }
+            text_list_add(&list, "%s", calls_name(c, r, name, sizeof(name)));
     return SHERD_FAIL(
         SHERD_ETIMEOUT, "rank %d waited %g s for a connection from %s", c->rank, timeout, names);
 }

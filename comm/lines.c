@@ -415,6 +415,8 @@ int lines_open(struct lines **out, const struct sherd_world *world, int door, do
     int st = l ? allocate(l) : SHERD_ENOMEM;
     if (st == SHERD_OK)
         st = calls_meet(&l->calls, world, door, timeout);
+    else if (door >= 0)
+        close(door);
     if (st == SHERD_OK)
         st = draw(l, timeout);
     for (int r = 0; st == SHERD_OK && r < l->size; r++)

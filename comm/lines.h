@@ -16,8 +16,8 @@
 struct pollfd;
 struct lines;
 
-/* Meets the others and draws the lines; collective. `door` as in struct meet_tcp; -1 is what the launcher may
- * have left open. */
+/* Meets the others and draws the lines; collective. `door` as in struct meet_tcp, taken over also where this
+ * fails; -1 is what the launcher may have left open. */
 int lines_open(struct lines **out, const struct sherd_world *world, int door, double timeout);
 struct lines *lines_hold(struct lines *lines);
 /* The last user says farewell to the other ranks. */

@@ -132,10 +132,6 @@ static int come(struct meet_tcp *meet)
     SHERD_TRY_OUT(take_reply(meet, sock));
 out:
     close(sock);
-    if (st != SHERD_OK && meet->listener >= 0) {
-        close(meet->listener);
-        meet->listener = -1;
-    }
     return st;
 }
 
@@ -358,10 +354,9 @@ static int receive_all(struct meet_tcp *meet)
     int st = SHERD_OK;
     struct host host = { .meet = meet };
     if (getrandom(&meet->token, sizeof(meet->token), 0) != (ssize_t)sizeof(meet->token))
-        return SHERD_FAIL(SHERD_ECOMM, "the system gives no random numbers: %s", strerror(errno));
+        SHERD_TRY_OUT(SHERD_FAIL(SHERD_ECOMM, "the system gives no random numbers: %s", strerror(errno)));
     meet->places[0] = (struct meet_place){ .pid = (int32_t)getpid(), .first = -meet->local_rank };
     set_host(meet->places[0].host);
-    meet->listener = meet->door;
     host.away = mem_zalloc((size_t)meet->size, 1);
     SHERD_TRY_OUT(host.away ? SHERD_OK : SHERD_ENOMEM);
     for (int r = 1; r < meet->size; r++)
@@ -380,10 +375,6 @@ out:
             answer(&host, host.guests[i].sock, st, st ? sherd_error() : "");
         close(host.guests[i].sock);
     }
-    if (st != SHERD_OK && meet->listener >= 0) {
-        close(meet->listener);
-        meet->listener = -1;
-    }
     mem_free(host.guests);
     mem_free(host.polls);
     mem_free(host.away);
@@ -392,9 +383,15 @@ out:
 
 int meet_tcp(struct meet_tcp *meet)
 {
-    meet->listener = -1;
+    int st;
+    meet->listener = meet->rank == 0 ? meet->door : -1;
     if (strlen(meet->job) >= MEET_TCP_JOB_BYTES)
-        return SHERD_FAIL(
-            SHERD_EINVAL, "the name of the job is longer than %d bytes", MEET_TCP_JOB_BYTES - 1);
-    return meet->rank == 0 ? receive_all(meet) : come(meet);
+        st = SHERD_FAIL(SHERD_EINVAL, "the name of the job is longer than %d bytes", MEET_TCP_JOB_BYTES - 1);
+    else
+        st = meet->rank == 0 ? receive_all(meet) : come(meet);
+    if (st != SHERD_OK && meet->listener >= 0) {
+        close(meet->listener);
+        meet->listener = -1;
+    }
+    return st;
 }

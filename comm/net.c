@@ -173,7 +173,7 @@ int net_interface(struct net_address *out, const char *wanted, const struct net_
 {
     struct ifaddrs *list = NULL;
     char have[400] = "", text[NET_TEXT_BYTES];
-    size_t len = 0;
+    struct text_list there = { .buf = have, .bytes = sizeof(have) };
     memset(out, 0, sizeof(*out));
     if (!wanted)
         return SHERD_OK;
@@ -187,9 +187,8 @@ int net_interface(struct net_address *out, const char *wanted, const struct net_
         take(&a, i->ifa_addr, size_of(i->ifa_addr));
         if (i->ifa_addr->sa_family == to->at.ss_family && is_wanted(wanted, i->ifa_name))
             *out = a;
-        else if (len < sizeof(have))
-            len += (size_t)snprintf(have + len, sizeof(have) - len, "%s%s (%s)", len ? ", " : "", i->ifa_name,
-                net_host_text(&a, text));
+        else
+            text_list_add(&there, "%s (%s)", i->ifa_name, net_host_text(&a, text));
     }
     freeifaddrs(list);
     if (out->bytes == 0)

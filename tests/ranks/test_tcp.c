@@ -6,6 +6,7 @@
  */
 #include "tests/t.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,7 +15,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/mem.h"
 #include "comm/board.h"
+#include "comm/lines.h"
 #include "comm/meet_tcp.h"
 #include "comm/net.h"
 #include "comm/ops.h"
@@ -243,6 +246,30 @@ static void test_a_busy_port_is_told(void **state)
     close(sock);
 }
 
+/* A door that was handed over is closed, however far its taker came. */
+static void test_a_door_is_taken_over(void **state)
+{
+    (void)state;
+    char longer[MEET_TCP_JOB_BYTES + 1];
+    struct guest v = { .meet = { .job = longer, .size = 2, .master = "127.0.0.1", .places = v.places } };
+    struct sherd_world world = { .size = 2, .master = "127.0.0.1", .job = "door" };
+    struct lines *lines = NULL;
+    memset(longer, 'x', sizeof(longer) - 1);
+    longer[sizeof(longer) - 1] = '\0';
+    ASSERT_OK(net_listen_any(&v.meet.door, 0));
+    ASSERT_FAILS(meet_tcp(&v.meet), SHERD_EINVAL, "the name of the job is longer than");
+    assert_int_equal(fcntl(v.meet.door, F_GETFD), -1);
+    assert_int_equal(v.meet.listener, -1);
+    for (int k = 1; k <= 2; k++) {
+        int door = -1;
+        ASSERT_OK(net_listen_any(&door, 0));
+        mem_fail_at(k);
+        ASSERT_FAILS(lines_open(&lines, &world, door, 1), SHERD_ENOMEM, "out of memory");
+        mem_fail_at(0);
+        assert_int_equal(fcntl(door, F_GETFD), -1);
+    }
+}
+
 static int knock(int port)
 {
     struct net_address at[NET_FOUND];
@@ -357,6 +384,7 @@ int main(void)
         cmocka_unit_test(test_a_loopback_name_is_told),
         cmocka_unit_test(test_wrong_ranks_are_refused),
         cmocka_unit_test(test_a_busy_port_is_told),
+        cmocka_unit_test(test_a_door_is_taken_over),
         cmocka_unit_test(test_strangers_are_sent_away),
         cmocka_unit_test(test_going_away_before_the_meeting_is_told),
         cmocka_unit_test(test_interfaces),

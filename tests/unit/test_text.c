@@ -48,6 +48,25 @@ static void builder_remembers_failure(void **state)
     text_finish(&t);
 }
 
+static void lists_are_never_cut_in_silence(void **state)
+{
+    (void)state;
+    char buf[32] = "", whole[64] = "";
+    struct text_list list = { .buf = buf, .bytes = sizeof(buf) };
+    text_list_add(&list, "%s", "one");
+    assert_string_equal(buf, "one");
+    text_list_add(&list, "%d", 22);
+    assert_string_equal(buf, "one, 22");
+    text_list_add(&list, "three of them");
+    assert_string_equal(buf, "one, 22 and 1 more");
+    for (int i = 0; i < 99; i++)
+        text_list_add(&list, "4"); /* there is room, but then nobody would know what is left out */
+    assert_string_equal(buf, "one, 22 and 100 more");
+    list = (struct text_list){ .buf = whole, .bytes = sizeof(whole) };
+    text_list_add(&list, "%0*d", (int)sizeof(whole), 0);
+    assert_string_equal(whole, "1 more");
+}
+
 static void integers(void **state)
 {
     (void)state;
@@ -217,6 +236,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(builder),
         cmocka_unit_test(builder_remembers_failure),
+        cmocka_unit_test(lists_are_never_cut_in_silence),
         cmocka_unit_test(integers),
         cmocka_unit_test(doubles),
         cmocka_unit_test(durations),
