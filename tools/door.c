@@ -51,7 +51,8 @@ int door_open(int *sock)
 {
     struct sockaddr_in6 at; /* the port is at one place in both families */
     socklen_t bytes = sizeof(at);
-    if (bind_any(sock, 0) != 0)
+    errno = bind_any(sock, 0);
+    if (errno != 0)
         return -1;
     getsockname(*sock, (struct sockaddr *)&at, &bytes);
     return ntohs(at.sin6_port);

@@ -9,9 +9,10 @@
 
 #include <stddef.h>
 
-/* A socket at a free port of all addresses of this host, not yet listening: the port, or below 0. */
+/* A socket at a free port of all addresses of this host, not yet listening: the port, or below 0 with errno.
+ */
 int door_open(int *sock);
-/* A port of this host that nobody has just now; below 0 where there is none. */
+/* A port of this host that nobody has just now; below 0 with errno where there is none. */
 int door_free_port(void);
 /* Listens at this port of all addresses: 0, or an errno. */
 int door_listen(int *sock, int port);

@@ -8,7 +8,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -47,20 +49,31 @@ static void watch_over(int from)
     _exit(0);
 }
 
+static void say_without(void)
+{
+    fprintf(stderr,
+        "sherd: no guard can be started, so what ranks start themselves may outlive a launcher that is killed: %s\n",
+        strerror(errno));
+}
+
 void guard_start(struct guard *guard)
 {
     int ends[2];
     *guard = (struct guard){ .fd = -1 };
-    if (pipe2(ends, O_CLOEXEC) != 0)
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        say_without();
         return;
+    }
     guard->pid = fork();
     if (guard->pid == 0)
         watch_over(ends[0]);
-    close(ends[0]);
-    if (guard->pid > 0)
+    if (guard->pid > 0) {
         guard->fd = ends[1];
-    else
+    } else {
+        say_without();
         close(ends[1]);
+    }
+    close(ends[0]);
 }
 
 void guard_add(const struct guard *guard, pid_t group)

@@ -15,7 +15,7 @@ struct guard {
     pid_t pid;
 };
 
-/* Without a guard the job goes on all the same: fd is -1 then. */
+/* Without a guard, which is told, the job goes on all the same: fd is -1 then. */
 void guard_start(struct guard *guard);
 /* The processes of this group are to go with the launcher. */
 void guard_add(const struct guard *guard, pid_t group);

@@ -54,6 +54,10 @@ static int alone(const struct launch_desc *desc, struct launch_place *place)
     place->world = desc->ranks;
     place->meet_door = -1;
     place->port = desc->port ? desc->port : door_free_port();
+    if (place->port <= 0) {
+        fprintf(stderr, "sherd: no port of this host can be had for MASTER_PORT: %s\n", strerror(errno));
+        return EXIT_FAILED;
+    }
     snprintf(place->host, sizeof(place->host), "%s", desc->address ? desc->address : "127.0.0.1");
     snprintf(place->job, sizeof(place->job), "%016llx", token);
     return -1;

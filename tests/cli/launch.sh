@@ -190,6 +190,12 @@ tail -n 1 err >last
 has last "rank 0 of 3"
 has last "bad.bin: byte 230: token 300"
 
+# With one file left there is no port, with two there is no guard; no job can be begun so, but each is told.
+(ulimit -n 4; run 1 launch --nproc-per-node 2 true; [ "$faults" -eq 0 ]) || complain "without a port"
+has err "sherd: no port of this host can be had for MASTER_PORT: Too many open files"
+(ulimit -n 5; run 1 launch --nproc-per-node 2 true; [ "$faults" -eq 0 ]) || complain "without a guard"
+has err "sherd: no guard can be started, so what ranks start themselves may outlive"
+
 # Two jobs at once do not meet.
 "$sherd" train tiny.yaml --ranks 2 --set run.dir=a 2>a.err &
 "$sherd" train tiny.yaml --ranks 3 --set run.dir=b 2>b.err &
