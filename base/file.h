@@ -73,6 +73,8 @@ int file_lock(int *fd, const char *path);
 
 /* What to do about an errno of a write, to be put behind its text: "; free some there, ...", or "". */
 const char *file_way_out(int err);
+/* "cannot VERB 'path': reason" and the way out, from errno: ENOTFOUND, EEXISTS or EIO. */
+int file_fail(const char *verb, const char *path);
 
 /* Whoever wants to know that this thread gets on with files: told before every call that changes a file
  * system, and with every piece that was read or synced, so that long work is told from work that hangs.
