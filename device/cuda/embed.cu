@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Embedding. Backward is deterministic without float atomics: the rows are sorted by token (a stable radix
- * sort in one block; scratch holds two arrays of row numbers), then the rows of each token are added in
- * order.
+ * Embedding. Backward is deterministic without float atomics: the rows of each token get places beside each
+ * other by counting, in an order that atomics may change from run to run, and a block that sorts them by row
+ * adds them.
  */
+#include "base/status.h"
 #include "device/cuda/util.cuh"
 
-#define BATCH 8 /* rows in flight for a thread that adds rows */
+#define BATCH 8     /* rows in flight for a thread that adds rows */
+#define SORTED 1024 /* rows of a token that are sorted in shared memory */
 
 /* The token, or `vocab` for one outside [0, vocab). */
 static __device__ __forceinline__ int64_t token_at(const int32_t *tokens, int64_t row, int64_t vocab)
@@ -53,116 +55,131 @@ extern "C" int cuda_embed_forward(struct sherd_queue *queue, const void *args)
     return CUDA_LAUNCHED("embed_forward");
 }
 
-/* ---- sort ---- */
+/* ---- rows by token ---- */
 
-#define SORT_THREADS 1024
-#define SORT_WARPS (SORT_THREADS / 32)
-#define DIGIT_BITS 8
-#define DIGITS (1 << DIGIT_BITS)
-
-/* first[d] = the number of keys with a digit below d, from first[d] = the number of keys with digit d. */
-static __device__ void exclusive_scan(int *first)
+/* rank[row]: how many rows of its token came before it, in whatever order. count is zeros before. */
+__global__ void count_tokens_kernel(
+    int32_t *rank, int32_t *count, const int32_t *tokens, int n, int64_t vocab)
 {
-    int d = threadIdx.x, own = d < DIGITS ? first[d] : 0;
-    for (int step = 1; step < DIGITS; step *= 2) {
-        int x = d < DIGITS && d >= step ? first[d - step] : 0;
-        __syncthreads();
-        if (d < DIGITS)
-            first[d] += x;
-        __syncthreads();
-    }
-    if (d < DIGITS)
-        first[d] -= own;
+    int row = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (row >= n)
+        return;
+    int64_t token = token_at(tokens, row, vocab);
+    rank[row] = token < vocab ? atomicAdd(&count[token], 1) : 0;
+}
+
+/* A place in the order for each token: its count becomes the first one. The row of rank 0 stands for all of
+ * the token, and has -length for its rank from here on. */
+__global__ void place_tokens_kernel(
+    int32_t *rank, int32_t *count, int32_t *used, const int32_t *tokens, int n, int64_t vocab)
+{
+    int row = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (row >= n || rank[row] != 0)
+        return;
+    int64_t token = token_at(tokens, row, vocab);
+    if (token == vocab)
+        return;
+    int length = count[token];
+    count[token] = atomicAdd(used, length);
+    rank[row] = -length;
+}
+
+__global__ void order_tokens_kernel(
+    int32_t *order, const int32_t *rank, const int32_t *first, const int32_t *tokens, int n, int64_t vocab)
+{
+    int row = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    int64_t token = row < n ? token_at(tokens, row, vocab) : vocab;
+    if (token < vocab)
+        order[first[token] + (rank[row] < 0 ? 0 : rank[row])] = row;
+}
+
+/* Sorts rows[n] by a bitonic network of the block whose pairs all ascend, so that those beyond n are left
+ * out. */
+static __device__ void sort_rows(int32_t *rows, int n)
+{
+    for (int size = 2; size / 2 < n; size *= 2)
+        for (int step = size / 2; step > 0; step /= 2) {
+            __syncthreads();
+            for (int i = threadIdx.x; i < n; i += blockDim.x) {
+                int other = step == size / 2 ? i ^ (size - 1) : i ^ step;
+                if (other > i && other < n && rows[other] < rows[i]) {
+                    int32_t row = rows[i];
+                    rows[i] = rows[other];
+                    rows[other] = row;
+                }
+            }
+        }
     __syncthreads();
 }
 
-/* order[n] = the rows by token, equal tokens by row; keys[n] = their tokens, `vocab` for those outside. */
-__global__ void __launch_bounds__(SORT_THREADS)
-    sort_kernel(int32_t *order, int32_t *keys, const int32_t *tokens, int n, int64_t vocab, int passes)
+/* The rows of a token, in order, by the block: for those too many to be sorted. */
+static __device__ void find_rows(int32_t *rows, const int32_t *tokens, int n, int32_t token)
 {
-    __shared__ int count[SORT_WARPS][DIGITS], first[DIGITS];
-    int tid = threadIdx.x, warp = tid / 32, lane = tid % 32;
-    int32_t *from = passes % 2 ? keys : order,
-            *to = passes % 2 ? order : keys; /* so that the last is order */
-    for (int pass = 0; pass < passes; pass++) {
-        int shift = pass * DIGIT_BITS;
-        if (tid < DIGITS)
-            first[tid] = 0;
+    __shared__ int found[THREADS / 32];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32, before = 0;
+    for (int start = 0; start < n; start += blockDim.x) {
+        int row = start + threadIdx.x;
+        bool one = row < n && tokens[row] == token;
+        unsigned ones = __ballot_sync(0xffffffffu, one);
+        if (lane == 0)
+            found[warp] = __popc(ones);
         __syncthreads();
-        for (int i = tid; i < n; i += SORT_THREADS)
-            atomicAdd(&first[token_at(tokens, i, vocab) >> shift & (DIGITS - 1)], 1);
-        __syncthreads();
-        exclusive_scan(first);
-        for (int start = 0; start < n; start += SORT_THREADS) {
-            int i = start + tid, digit = DIGITS, row = 0;
-            if (i < n) {
-                row = pass == 0 ? i : from[i];
-                digit = (int)(token_at(tokens, row, vocab) >> shift & (DIGITS - 1));
-            }
-            for (int k = tid; k < SORT_WARPS * DIGITS; k += SORT_THREADS)
-                count[k / DIGITS][k % DIGITS] = 0;
-            __syncthreads();
-            unsigned same = __match_any_sync(0xffffffffu, digit);
-            int rank = __popc(same & ((1u << lane) - 1));
-            if (i < n && rank == 0)
-                count[warp][digit] = __popc(same);
-            __syncthreads();
-            if (tid < DIGITS) {
-                int at = first[tid];
-#pragma unroll
-                for (int w = 0; w < SORT_WARPS; w++) {
-                    int c = count[w][tid];
-                    count[w][tid] = at;
-                    at += c;
-                }
-                first[tid] = at;
-            }
-            __syncthreads();
-            if (i < n)
-                to[count[warp][digit] + rank] = row;
-            __syncthreads();
+        int at = before;
+        for (int w = 0; w < warps; w++) {
+            at += w < warp ? found[w] : 0;
+            before += found[w];
         }
-        int32_t *other = from;
-        from = to;
-        to = other;
+        if (one)
+            rows[at + __popc(ones & ((1u << lane) - 1))] = row;
+        __syncthreads();
     }
-    for (int i = tid; i < n; i += SORT_THREADS)
-        keys[i] = (int32_t)token_at(tokens, order[i], vocab);
 }
 
 /* ---- sums ---- */
 
-/* A block for each place in the order; the first of a token adds all rows of the token. */
+/* A block for each row, of which those that stand for a token add all rows of it. */
 template <typename T, typename G, int W>
-__global__ void add_tokens_kernel(const __grid_constant__ struct sherd_embed_backward a, const int32_t *order,
-    const int32_t *keys, int n, unsigned blocks_each)
+__global__ void __launch_bounds__(THREADS)
+    add_tokens_kernel(const __grid_constant__ struct sherd_embed_backward a, int32_t *order,
+        const int32_t *rank, const int32_t *first)
 {
-    int i = (int)(blockIdx.x / blocks_each);
-    int64_t c = ((int64_t)(blockIdx.x % blocks_each) * blockDim.x + threadIdx.x) * W;
-    int key = keys[i];
-    if (key == a.vocab || (i > 0 && keys[i - 1] == key) || c >= a.width)
+    __shared__ int32_t sorted[SORTED];
+    int length = -rank[blockIdx.x];
+    if (length <= 0)
         return;
-    G *out = (G *)a.dwte + key * a.width + c;
-    float sum[W] = { 0 };
-    for (bool more = true; more; i += BATCH) {
-        float v[BATCH][W];
+    int64_t token = a.tokens[blockIdx.x];
+    int32_t *rows = order + first[token];
+    if (length > SORTED) {
+        find_rows(rows, a.tokens, (int)(a.batch * a.seq), (int32_t)token);
+    } else if (length > 1) {
+        for (int i = threadIdx.x; i < length; i += blockDim.x)
+            sorted[i] = rows[i];
+        rows = sorted;
+        sort_rows(rows, length);
+    }
+    for (int64_t c = (int64_t)threadIdx.x * W; c < a.width; c += (int64_t)blockDim.x * W) {
+        G *out = (G *)a.dwte + token * a.width + c;
+        float sum[W] = { 0 }, old[W];
+        load<W>(old, out, W);
+        if (length == 1)
+            load<W>(sum, (const T *)a.dy + (int64_t)blockIdx.x * a.width + c, W);
+        for (int i = 0; length > 1 && i < length; i += BATCH) {
+            float v[BATCH][W];
 #pragma unroll
-        for (int u = 0; u < BATCH; u++) {
-            more = i + u < n && keys[i + u] == key;
-            load<W>(v[u], (const T *)a.dy + (more ? order[i + u] : 0) * a.width + c, more ? W : 0);
+            for (int u = 0; u < BATCH; u++)
+                load<W>(v[u], (const T *)a.dy + (int64_t)(i + u < length ? rows[i + u] : 0) * a.width + c,
+                    i + u < length ? W : 0);
+#pragma unroll
+            for (int u = 0; u < BATCH; u++)
+#pragma unroll
+                for (int j = 0; j < W; j++)
+                    sum[j] += v[u][j];
         }
 #pragma unroll
-        for (int u = 0; u < BATCH; u++)
-#pragma unroll
-            for (int j = 0; j < W; j++)
-                sum[j] += v[u][j];
+        for (int j = 0; j < W; j++)
+            sum[j] += old[j];
+        store<W>(out, sum, W);
     }
-    float old[W];
-    load<W>(old, out, W);
-#pragma unroll
-    for (int j = 0; j < W; j++)
-        sum[j] += old[j];
-    store<W>(out, sum, W);
 }
 
 /* A block for each position: the rows of all sequences at that position. */
@@ -190,13 +207,17 @@ __global__ void add_positions_kernel(
     store<W>(out, sum, W);
 }
 
-/* Passes of the sort for keys 0 to vocab. */
-static int passes_for(int64_t vocab)
+static int order_rows(
+    cudaStream_t stream, const struct sherd_embed_backward *a, int32_t *order, int32_t *rank, int32_t *first)
 {
-    int passes = 1;
-    while (vocab >> (passes * DIGIT_BITS))
-        passes++;
-    return passes;
+    int n = (int)(a->batch * a->seq);
+    unsigned blocks = blocks_for(n, THREADS);
+    int32_t *used = first + a->vocab;
+    CUDA_TRY(cudaMemsetAsync(first, 0, (size_t)(a->vocab + 1) * sizeof(*first), stream));
+    count_tokens_kernel<<<blocks, THREADS, 0, stream>>>(rank, first, a->tokens, n, a->vocab);
+    place_tokens_kernel<<<blocks, THREADS, 0, stream>>>(rank, first, used, a->tokens, n, a->vocab);
+    order_tokens_kernel<<<blocks, THREADS, 0, stream>>>(order, rank, first, a->tokens, n, a->vocab);
+    return SHERD_OK;
 }
 
 extern "C" int cuda_embed_backward(struct sherd_queue *queue, const void *args)
@@ -206,17 +227,15 @@ extern "C" int cuda_embed_backward(struct sherd_queue *queue, const void *args)
     int64_t rows = a->batch * a->seq;
     if (rows == 0 || a->width == 0)
         return SHERD_OK;
-    int32_t *order = (int32_t *)a->scratch, *keys = order + rows;
+    int32_t *order = (int32_t *)a->scratch, *rank = order + rows, *first = rank + rows;
     int wide = a->width % WIDE == 0 && aligned16(a->dwte) && aligned16(a->dwpe) && aligned16(a->dy);
     if (a->dwte)
-        sort_kernel<<<1, SORT_THREADS, 0, stream>>>(
-            order, keys, a->tokens, (int)rows, a->vocab, passes_for(a->vocab));
+        SHERD_TRY(order_rows(stream, a, order, rank, first));
     WITH_TYPE("embed_backward", a->type, T, WITH_TYPE("embed_backward", a->grad_type, G, WITH_WIDTH(wide, {
         int threads = round32((a->width + W - 1) / W, THREADS);
         unsigned each = blocks_for(a->width, threads * W);
         if (a->dwte)
-            add_tokens_kernel<T, G, W>
-                <<<(unsigned)(rows * each), threads, 0, stream>>>(*a, order, keys, (int)rows, each);
+            add_tokens_kernel<T, G, W><<<(unsigned)rows, threads, 0, stream>>>(*a, order, rank, first);
         if (a->dwpe)
             add_positions_kernel<T, G, W><<<(unsigned)(a->seq * each), threads, 0, stream>>>(*a, each);
     })))

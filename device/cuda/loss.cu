@@ -14,6 +14,7 @@
 #define HELD_THREADS 512 /* where the row is held in shared memory: two blocks, or more */
 #define READ_THREADS 1024
 #define SUM_THREADS 1024
+#define LOG2_E 1.4426950408889634f
 
 struct online {
     float max, sum; /* sum of exp(x - max); max -inf: of nothing yet */
@@ -25,28 +26,17 @@ static __device__ __forceinline__ float base(float max)
     return max == -INFINITY ? 0.0f : max;
 }
 
+static __device__ __forceinline__ float two_to(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* exp(x), x <= 0; the fast one where results have 16 bits. */
 template <typename T> static __device__ __forceinline__ float power(float x)
 {
-    return sizeof(T) == 2 ? __expf(x) : expf(x);
-}
-
-static __device__ __forceinline__ float block_max(float x)
-{
-    __shared__ float part[32];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-#pragma unroll
-    for (int i = 16; i > 0; i >>= 1)
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, i));
-    if (lane == 0)
-        part[warp] = x;
-    __syncthreads();
-    x = lane < warps ? part[lane] : -INFINITY;
-#pragma unroll
-    for (int i = 16; i > 0; i >>= 1)
-        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, i));
-    __syncthreads();
-    return x;
+    return sizeof(T) == 2 ? two_to(x * LOG2_E) : expf(x);
 }
 
 /* A row: `head` single elements, `packs` of WIDE, and the rest single again. */
@@ -63,15 +53,49 @@ template <typename T> static __device__ __forceinline__ struct cut cut_row(const
     return cut;
 }
 
-/* What the gradient of a row is made of: exp(x - max) * scale, but `at_target` at the target. */
+/* The gradient of a row is exp(x - max) * scale but at the target; scale = 2^shift. */
 struct slope {
-    float max, scale, at_target;
+    float max, scale, shift;
 };
+
+template <typename T> static __device__ __forceinline__ float slope_at(const struct slope *s, float x)
+{
+    return sizeof(T) == 2 ? two_to(fmaf(x - s->max, LOG2_E, s->shift)) : expf(x - s->max) * s->scale;
+}
 
 template <typename T> static __device__ void clear_row(T *x, int64_t n)
 {
     for (int64_t c = threadIdx.x; c < n; c += blockDim.x)
         from_float(&x[c], 0.0f);
+}
+
+static __device__ __forceinline__ float largest(const struct pack<float> &p)
+{
+    float v[WIDE];
+    unpack(v, p);
+    float m = v[0];
+#pragma unroll
+    for (int j = 1; j < WIDE; j++)
+        m = fmaxf(m, v[j]);
+    return m;
+}
+
+template <typename T2, typename T>
+static __device__ __forceinline__ float largest_of_pairs(const struct pack<T> &p)
+{
+    const T2 *x = reinterpret_cast<const T2 *>(p.raw);
+    T2 m = __hmax2(__hmax2(x[0], x[1]), __hmax2(x[2], x[3]));
+    return fmaxf(to_float(m.x), to_float(m.y));
+}
+
+static __device__ __forceinline__ float largest(const struct pack<bf16> &p)
+{
+    return largest_of_pairs<__nv_bfloat162>(p);
+}
+
+static __device__ __forceinline__ float largest(const struct pack<f16> &p)
+{
+    return largest_of_pairs<__half2>(p);
 }
 
 /* A thread's share of a row's packs, several of them under way at once; kept in `held` where there is one. */
@@ -83,25 +107,23 @@ static __device__ __forceinline__ struct online sum_packs(struct pack<T> *held, 
     for (int p = threadIdx.x; p < packs; p += BATCH * blockDim.x) {
         struct pack<T> raw[BATCH];
         float v[WIDE], max = o.max;
+        bool all = p + (BATCH - 1) * (int)blockDim.x < packs; /* one question in place of BATCH */
 #pragma unroll
         for (int u = 0; u < BATCH; u++)
-            if (p + u * (int)blockDim.x < packs)
+            if (all || p + u * (int)blockDim.x < packs)
                 fetch<HELD>(&raw[u], x + (int64_t)(p + u * (int)blockDim.x) * WIDE);
+            else
+                raw[u] = raw[0]; /* changes no maximum */
 #pragma unroll
         for (int u = 0; u < BATCH; u++) {
-            if (p + u * (int)blockDim.x >= packs)
-                break;
-            if (HELD)
+            if (HELD && (all || p + u * (int)blockDim.x < packs))
                 held[p + u * (int)blockDim.x] = raw[u];
-            unpack(v, raw[u]);
-#pragma unroll
-            for (int j = 0; j < WIDE; j++)
-                max = fmaxf(max, v[j]);
+            max = fmaxf(max, largest(raw[u]));
         }
-        o.sum *= expf(o.max - base(max));
+        o.sum *= power<T>(o.max - base(max));
 #pragma unroll
         for (int u = 0; u < BATCH; u++) {
-            if (p + u * (int)blockDim.x >= packs)
+            if (!all && p + u * (int)blockDim.x >= packs)
                 break;
             unpack(v, raw[u]);
 #pragma unroll
@@ -114,11 +136,36 @@ static __device__ __forceinline__ struct online sum_packs(struct pack<T> *held, 
 }
 
 /* One more element. */
-static __device__ __forceinline__ void take(struct online *o, float x)
+template <typename T> static __device__ __forceinline__ void take(struct online *o, float x)
 {
     float max = fmaxf(o->max, x);
-    o->sum = o->sum * expf(o->max - base(max)) + expf(x - base(max));
+    o->sum = o->sum * power<T>(o->max - base(max)) + power<T>(x - base(max));
     o->max = max;
+}
+
+/* The sum of all threads' shares, for all of them, by one wait; once a kernel. */
+template <typename T> static __device__ __forceinline__ struct online row_sum(struct online o)
+{
+    __shared__ float maxes[32], sums[32];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    float max = o.max;
+#pragma unroll
+    for (int i = 16; i > 0; i >>= 1)
+        max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, i));
+    float sum = warp_sum(o.sum * power<T>(o.max - base(max)));
+    if (lane == 0) {
+        maxes[warp] = max;
+        sums[warp] = sum;
+    }
+    __syncthreads();
+    max = o.max = lane < warps ? maxes[lane] : -INFINITY;
+    o.sum = lane < warps ? sums[lane] : 0.0f;
+#pragma unroll
+    for (int i = 16; i > 0; i >>= 1)
+        max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, i));
+    o.sum = warp_sum(o.sum * power<T>(o.max - base(max)));
+    o.max = max;
+    return o;
 }
 
 template <typename T>
@@ -128,7 +175,7 @@ static __device__ __forceinline__ void write_pack(T *x, const struct pack<T> &ra
     unpack(v, raw);
 #pragma unroll
     for (int j = 0; j < WIDE; j++)
-        v[j] = power<T>(v[j] - s->max) * s->scale;
+        v[j] = slope_at<T>(s, v[j]);
     store<WIDE>(x, v, WIDE);
 }
 
@@ -154,18 +201,17 @@ __global__ void __launch_bounds__(HELD ? HELD_THREADS : READ_THREADS, HELD ? 3 :
     struct cut cut = cut_row(x, n);
     int packs = (int)cut.packs;
     int64_t single = n - cut.packs * WIDE, skip = cut.packs * WIDE; /* what lies between single elements */
-    float at_target = to_float(x[target]); /* before anybody writes: block_max and block_sum stand between */
+    float at_target = to_float(x[target]); /* before anybody writes: row_sum stands between */
     struct online o = sum_packs<T, HELD>(held, x + cut.head, packs);
     for (int64_t c = threadIdx.x; c < single; c += blockDim.x)
-        take(&o, to_float(x[c < cut.head ? c : c + skip]));
-    float max = block_max(o.max);
-    float sum = block_sum(o.sum * expf(o.max - base(max)));
+        take<T>(&o, to_float(x[c < cut.head ? c : c + skip]));
+    o = row_sum<T>(o);
     if (threadIdx.x == 0)
-        losses[row] = log((double)sum) + (double)max - (double)at_target;
+        losses[row] = log((double)o.sum) + (double)o.max - (double)at_target;
     if (!a.backward)
         return;
-    struct slope s = { max, (float)(1.0 / ((double)sum * *a.count)),
-        (float)(((double)expf(at_target - max) / (double)sum - 1.0) / *a.count) };
+    float scale = 1.0f / (o.sum * (float)*a.count);
+    struct slope s = { o.max, scale, log2f(scale) };
     if (HELD)
         for (int p = threadIdx.x; p < packs; p += blockDim.x)
             write_pack(x + cut.head + (int64_t)p * WIDE, held[p], &s);
@@ -177,11 +223,11 @@ __global__ void __launch_bounds__(HELD ? HELD_THREADS : READ_THREADS, HELD ? 3 :
         }
     for (int64_t c = threadIdx.x; c < single; c += blockDim.x) {
         int64_t at = c < cut.head ? c : c + skip;
-        from_float(&x[at], power<T>(to_float(x[at]) - s.max) * s.scale);
+        from_float(&x[at], slope_at<T>(&s, to_float(x[at])));
     }
     __syncthreads();
-    if (threadIdx.x == 0)
-        from_float(&x[target], s.at_target); /* over what its pack had */
+    if (threadIdx.x == 0) /* over what its pack had */
+        from_float(&x[target], (float)(((double)expf(at_target - o.max) / (double)o.sum - 1.0) / *a.count));
 }
 
 /* Bytes of shared memory that a block may have where a multiprocessor is to have two. */

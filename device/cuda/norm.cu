@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * LayerNorm and RMSNorm, a row to a block, forward a short row to a warp. Rows up to HELD columns stay in
- * registers between the sums and the output; longer or unaligned ones are read again. Gradients of the
- * weights: every block of rows adds its rows in order into its part of the scratch, and the parts are added
- * in order.
+ * LayerNorm and RMSNorm, a row to a block; a short one to a warp forward, to a team of warps backward. Rows
+ * up to HELD columns stay in registers between the sums and the output; longer or unaligned ones are read
+ * again. Gradients of the weights: every block of rows adds its rows in a fixed order into its part of the
+ * scratch, and the parts are added in order.
  */
 #include "device/cuda/util.cuh"
 #include "device/scratch.h"
@@ -13,6 +13,15 @@
 #define HELD (MAX_THREADS * WIDE * 2) /* columns: two packs a thread */
 #define WARPS 4                       /* rows of a block, where a warp has a row */
 #define PER_WARP (32 * WIDE)          /* columns: one pack a thread */
+#define MULTIPROCESSORS 132           /* for which blocks that stay are counted, whatever the device has */
+
+/* Forward: the blocks of a multiprocessor whose warps go through many rows, V packs of each to a thread. */
+#define FLOW_BLOCKS(V) ((V) == 4 ? 4 : 5)
+
+/* Backward: the teams of WARPS warps in a block, where a thread has V packs of a row, and the blocks of a
+ * multiprocessor. */
+#define TEAMS(V, WARPS) (((V) == 1 ? 12 : 8) / (WARPS))
+#define TEAM_BLOCKS 2
 
 /* Elements before a row: see struct sherd_norm_forward. */
 __device__ static inline int64_t row_start(int64_t row, int64_t cols, int64_t run, int64_t pitch)
@@ -145,6 +154,92 @@ __global__ void __launch_bounds__(WARPS * 32)
     }
 }
 
+template <typename T, int V>
+static __device__ __forceinline__ void fetch_packs(
+    struct pack<T> (&p)[V], const struct sherd_norm_forward *a, int64_t row, int lane)
+{
+    const T *x = (const T *)a->x + row_start(row, a->cols, a->run, a->pitch);
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+        int c = (i * 32 + lane) * WIDE;
+        if (row < a->rows && c < a->cols)
+            fetch<true>(&p[i], x + c);
+        else
+            clear(&p[i]);
+    }
+}
+
+/* A row to a warp, and many rows one after the other: w and b stay, and the next row is on its way. */
+template <typename T, int V, bool LAYER>
+__global__ void __launch_bounds__(WARPS * 32, FLOW_BLOCKS(V) / (sizeof(T) == 4 ? 2 : 1))
+    norm_forward_flow(const __grid_constant__ struct sherd_norm_forward a)
+{
+    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, step = (int64_t)gridDim.x * WARPS;
+    int lane = threadIdx.x % 32;
+    struct pack<T> w[V], b[LAYER ? V : 1], own[V], next[V];
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+        int c = (i * 32 + lane) * WIDE;
+        clear(&w[i]);
+        clear(&b[LAYER ? i : 0]);
+        if (c < a.cols)
+            fetch<false>(&w[i], (const T *)a.w + c);
+        if (LAYER && a.b && c < a.cols)
+            fetch<false>(&b[LAYER ? i : 0], (const T *)a.b + c);
+    }
+    fetch_packs<T, V>(next, &a, row, lane);
+    for (; row < a.rows; row += step) {
+        float v[WIDE], bias[WIDE] = { 0 }, weight[WIDE], sum = 0, mean = 0;
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            own[i] = next[i];
+        fetch_packs<T, V>(next, &a, row + step, lane);
+        if (LAYER) {
+#pragma unroll
+            for (int i = 0; i < V; i++) {
+                unpack(v, own[i]);
+#pragma unroll
+                for (int j = 0; j < WIDE; j++)
+                    sum += v[j];
+            }
+            mean = warp_sum(sum) / (float)a.cols;
+        }
+        sum = 0;
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            unpack(v, own[i]);
+            if (!LAYER || (i * 32 + lane) * WIDE < a.cols)
+#pragma unroll
+                for (int j = 0; j < WIDE; j++)
+                    sum += (v[j] - mean) * (v[j] - mean);
+        }
+        float rstd = 1.0f / sqrtf(warp_sum(sum) / (float)a.cols + a.eps);
+        T *y = (T *)a.y + row_start(row, a.cols, a.run, a.pitch);
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            int c = (i * 32 + lane) * WIDE;
+            if (c >= a.cols)
+                continue;
+            unpack(weight, w[i]);
+            renew(&w[i]);
+            if (LAYER) {
+                unpack(bias, b[LAYER ? i : 0]);
+                renew(&b[LAYER ? i : 0]);
+            }
+            unpack(v, own[i]);
+#pragma unroll
+            for (int j = 0; j < WIDE; j++)
+                v[j] = normed((v[j] - mean) * rstd, weight[j], bias[j]);
+            store<WIDE>(y + c, v, WIDE);
+        }
+        if (lane == 0) {
+            a.rstd[row] = rstd;
+            if (LAYER)
+                a.mean[row] = mean;
+        }
+    }
+}
+
 template <typename T> __global__ void norm_forward_any(const __grid_constant__ struct sherd_norm_forward a)
 {
     int64_t row = blockIdx.x;
@@ -179,8 +274,12 @@ static void launch_forward(cudaStream_t stream, const struct sherd_norm_forward 
     unsigned rows = (unsigned)a->rows, blocks = blocks_for(a->rows, WARPS);
     if (a->cols <= PER_WARP)
         norm_forward_warp<T, 1, LAYER><<<blocks, WARPS * 32, 0, stream>>>(*a);
+    else if (a->cols <= 3 * PER_WARP)
+        norm_forward_flow<T, 3, LAYER>
+            <<<MIN(blocks, FLOW_BLOCKS(3) * MULTIPROCESSORS), WARPS * 32, 0, stream>>>(*a);
     else if (a->cols <= 4 * PER_WARP)
-        norm_forward_warp<T, 4, LAYER><<<blocks, WARPS * 32, 0, stream>>>(*a);
+        norm_forward_flow<T, 4, LAYER>
+            <<<MIN(blocks, FLOW_BLOCKS(4) * MULTIPROCESSORS), WARPS * 32, 0, stream>>>(*a);
     else if (a->cols <= 8 * PER_WARP)
         norm_forward_warp<T, 8, LAYER><<<blocks, WARPS * 32, 0, stream>>>(*a);
     else if (a->cols <= HELD / 2)
@@ -217,23 +316,6 @@ template <typename T> struct part_of_row {
     struct pack<T> x, dy, add;
 };
 
-/* LayerNorm's rows are the shorter ones, of which nothing need stay in the caches. */
-template <typename T, bool LAYER>
-static __device__ __forceinline__ void fetch_row(
-    struct part_of_row<T> *p, const struct sherd_norm_backward *a, int64_t row, int c, bool wanted)
-{
-    int64_t at = row_start(row, a->cols, a->run, a->pitch) + c;
-    clear(&p->x);
-    clear(&p->dy);
-    clear(&p->add);
-    if (!wanted || c >= a->cols)
-        return;
-    fetch<LAYER>(&p->x, (const T *)a->x + at);
-    fetch<LAYER>(&p->dy, (const T *)a->dy + at);
-    if (a->add)
-        fetch<LAYER>(&p->add, (const T *)a->add + at);
-}
-
 /* What is left to do for a row when its sums are there: dx, and y if it is wanted. */
 template <typename T, bool LAYER>
 static __device__ __forceinline__ void finish_row(const struct sherd_norm_backward *a, int64_t at, int c,
@@ -260,55 +342,147 @@ static __device__ __forceinline__ void finish_row(const struct sherd_norm_backwa
     store<WIDE>((T *)a->y + at, h, WIDE);
 }
 
-/* One pack of a row to a thread; the next row is on its way while this one waits for its sums, for there are
- * few blocks for the sake of dw and db. Rows are kept packed, and are unpacked a second time behind the sums,
- * so that RMSNorm has four blocks of 256 threads on a multiprocessor. */
-template <typename T, bool LAYER>
-__global__ void __launch_bounds__(MAX_THREADS, LAYER || sizeof(T) == 4 ? 1 : 2)
-    norm_backward_ahead(const __grid_constant__ struct sherd_norm_backward a, int block_rows)
+template <typename T, int V> struct row_of {
+    struct part_of_row<T> part[V];
+    float mean, rstd;
+};
+
+template <typename T, bool LAYER, int V, int SIZE>
+static __device__ __forceinline__ void fetch_row(
+    struct row_of<T, V> *p, const struct sherd_norm_backward *a, int64_t row, bool wanted)
 {
-    float dw[WIDE] = { 0 }, db[LAYER ? WIDE : 1] = { 0 }, h[WIDE], g[WIDE], w[WIDE];
+    int64_t at = row_start(row, a->cols, a->run, a->pitch);
+#pragma unroll
+    for (int i = 0; i < V; i++) {
+        int c = (i * SIZE + (int)threadIdx.x) * WIDE;
+        clear(&p->part[i].x);
+        clear(&p->part[i].dy);
+        clear(&p->part[i].add);
+        if (!wanted || c >= a->cols)
+            continue;
+        fetch<false>(&p->part[i].x, (const T *)a->x + at + c);
+        fetch<false>(&p->part[i].dy, (const T *)a->dy + at + c);
+        if (a->add)
+            fetch<false>(&p->part[i].add, (const T *)a->add + at + c);
+    }
+    p->mean = LAYER && wanted ? a->mean[row] : 0.0f;
+    p->rstd = wanted ? a->rstd[row] : 0.0f;
+}
+
+/* The sums of x, for LAYER, and y over the warps of a team, in order, by one wait of the team alone: `share`
+ * has one for each of its warps, and is another one at the next call. */
+template <bool LAYER, int G>
+static __device__ __forceinline__ float2 team_sum2(float x, float y, float2 *share)
+{
+    float2 sum = make_float2(LAYER ? warp_sum(x) : 0.0f, warp_sum(y));
+    if (G == 1)
+        return sum;
+    if (threadIdx.x % 32 == 0)
+        share[threadIdx.x / 32] = sum;
+    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "n"(G * 32) : "memory"); /* 0 is __syncthreads */
+    sum = share[0];
+#pragma unroll
+    for (int i = 1; i < G; i++) {
+        sum.x += share[i].x;
+        sum.y += share[i].y;
+    }
+    return sum;
+}
+
+/* Adds dw and db of the teams of a block, one after the other, into the block's part of the scratch. */
+template <bool LAYER, int V, int SIZE>
+static __device__ __forceinline__ void add_teams(
+    const struct sherd_norm_backward *a, const float (&dw)[V][WIDE], const float (&db)[LAYER ? V : 1][WIDE])
+{
+    __shared__ float total[LAYER ? 2 : 1][V * SIZE * WIDE];
+#pragma unroll 1
+    for (int t = 0; t < (int)blockDim.y; t++) {
+        __syncthreads();
+        if ((int)threadIdx.y != t)
+            continue;
+#pragma unroll
+        for (int i = 0; i < V; i++)
+#pragma unroll
+            for (int j = 0; j < WIDE; j++) {
+                int c = (i * SIZE + (int)threadIdx.x) * WIDE + j;
+                total[0][c] = (t ? total[0][c] : 0.0f) + dw[i][j];
+                if (LAYER)
+                    total[LAYER][c] = (t ? total[LAYER][c] : 0.0f) + db[LAYER ? i : 0][j];
+            }
+    }
+    __syncthreads();
+    float *parts = (float *)a->scratch + blockIdx.x * a->cols;
+    for (int c = threadIdx.y * SIZE + threadIdx.x; c < a->cols; c += SIZE * blockDim.y) {
+        if (a->dw)
+            parts[c] = total[0][c];
+        if (LAYER && a->db)
+            parts[gridDim.x * a->cols + c] = total[LAYER][c];
+    }
+}
+
+/* A row to a team of G warps, V packs of it to a thread: threadIdx.x in the team threadIdx.y. The next row is
+ * on its way while this one waits for its sums, for there are few blocks for the sake of dw and db. Rows are
+ * kept packed, and are unpacked a second time behind the sums, for the sake of registers. */
+template <typename T, bool LAYER, int V, int G>
+__global__ void __launch_bounds__(TEAMS(V, G) * G * 32, sizeof(T) == 4 ? 1 : TEAM_BLOCKS)
+    norm_backward_teams(const __grid_constant__ struct sherd_norm_backward a, int block_rows)
+{
+    constexpr int SIZE = G * 32;
+    __shared__ float2 share[2][TEAMS(V, G)][G];
+    float dw[V][WIDE] = { 0 }, db[LAYER ? V : 1][WIDE] = { 0 };
     int64_t row = (int64_t)blockIdx.x * block_rows;
     int64_t last = row + block_rows < a.rows ? row + block_rows : a.rows;
-    int c = threadIdx.x * WIDE;
-    struct pack<T> weight;
-    struct part_of_row<T> own, next;
-    clear(&weight);
-    if (c < a.cols)
-        fetch<false>(&weight, (const T *)a.w + c);
-    fetch_row<T, LAYER>(&next, &a, row, c, row < last);
-    for (; row < last; row++) {
-        float mean = LAYER ? a.mean[row] : 0.0f, rstd = a.rstd[row], sum_g = 0, sum_gh = 0;
-        own = next;
-        fetch_row<T, LAYER>(&next, &a, row + 1, c, row + 1 < last);
-        unpack(w, weight);
-        unpack(h, own.x);
-        unpack(g, own.dy);
+    int turn = 0;
+    struct pack<T> weight[V];
+    struct row_of<T, V> own, next;
+    row += threadIdx.y;
 #pragma unroll
-        for (int j = 0; j < WIDE; j++) {
-            h[j] = (h[j] - mean) * rstd;
-            dw[j] += g[j] * h[j];
-            if (LAYER)
-                db[LAYER ? j : 0] += g[j];
-            g[j] *= w[j];
-            sum_g += g[j];
-            sum_gh += g[j] * h[j];
-        }
-        if (LAYER)
-            block_sum2(&sum_g, &sum_gh);
-        else
-            sum_gh = block_sum(sum_gh);
-        float mean_g = LAYER ? sum_g / (float)a.cols : 0.0f, mean_gh = sum_gh / (float)a.cols;
+    for (int i = 0; i < V; i++) {
+        int c = (i * SIZE + (int)threadIdx.x) * WIDE;
+        clear(&weight[i]);
         if (c < a.cols)
-            finish_row<T, LAYER>(
-                &a, row_start(row, a.cols, a.run, a.pitch) + c, c, own, weight, mean, rstd, mean_g, mean_gh);
+            fetch<false>(&weight[i], (const T *)a.w + c);
     }
-    float *parts = (float *)a.scratch + blockIdx.x * a.cols + c;
-    if (c < a.cols && a.dw)
-        store<WIDE>(parts, dw, WIDE);
-    if constexpr (LAYER)
-        if (c < a.cols && a.db)
-            store<WIDE>(parts + gridDim.x * a.cols, db, WIDE);
+    fetch_row<T, LAYER, V, SIZE>(&next, &a, row, row < last);
+    for (; row < last; row += TEAMS(V, G)) {
+        own = next;
+        fetch_row<T, LAYER, V, SIZE>(&next, &a, row + TEAMS(V, G), row + TEAMS(V, G) < last);
+        float sum_g = 0, sum_gh = 0;
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            float h[WIDE], g[WIDE], w[WIDE];
+            unpack(w, weight[i]);
+            unpack(h, own.part[i].x);
+            unpack(g, own.part[i].dy);
+#pragma unroll
+            for (int j = 0; j < WIDE; j++) {
+                h[j] = (h[j] - own.mean) * own.rstd;
+                dw[i][j] += g[j] * h[j];
+                if (LAYER)
+                    db[LAYER ? i : 0][j] += g[j];
+                g[j] *= w[j];
+                if (LAYER)
+                    sum_g += g[j];
+                sum_gh += g[j] * h[j];
+            }
+        }
+        float2 sum = team_sum2<LAYER, G>(sum_g, sum_gh, share[turn][threadIdx.y]);
+        float mean_g = LAYER ? sum.x / (float)a.cols : 0.0f, mean_gh = sum.y / (float)a.cols;
+        int64_t at = row_start(row, a.cols, a.run, a.pitch);
+        turn ^= 1;
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            int c = (i * SIZE + (int)threadIdx.x) * WIDE;
+            if (c >= a.cols)
+                continue;
+            renew(&weight[i]);
+            renew(&own.part[i].x);
+            renew(&own.part[i].dy);
+            finish_row<T, LAYER>(
+                &a, at + c, c, own.part[i], weight[i], own.mean, own.rstd, mean_g, mean_gh);
+        }
+    }
+    add_teams<LAYER, V, SIZE>(&a, dw, db);
 }
 
 /* Two packs of a row to a thread. KIND is a constant so that RMSNorm holds no registers for db. */
@@ -422,11 +596,33 @@ __global__ void norm_backward_any(const __grid_constant__ struct sherd_norm_back
     }
 }
 
-/* How many blocks of rows there are: LayerNorm has three for a multiprocessor, for its registers. */
-static int64_t block_rows_of(const struct sherd_norm_backward *a)
+/* How many blocks of rows there are: two for each multiprocessor where teams add them, more where a block has
+ * one row at a time: LayerNorm three, for its registers. */
+static int64_t block_rows_of(const struct sherd_norm_backward *a, int teams)
 {
-    int64_t blocks = a->kind == SHERD_LAYER_NORM ? SCRATCH_MAX_ROW_BLOCKS * 3 / 4 : SCRATCH_MAX_ROW_BLOCKS;
+    int64_t each = teams ? TEAM_BLOCKS : a->kind == SHERD_LAYER_NORM ? 3 : 4;
+    int64_t blocks = MIN(each * MULTIPROCESSORS, SCRATCH_MAX_ROW_BLOCKS);
     return MAX((a->rows + blocks - 1) / blocks, SCRATCH_MIN_ROWS);
+}
+
+/* For rows that are aligned and no longer than HELD / 2. */
+template <typename T, bool LAYER>
+static void launch_teams(
+    cudaStream_t stream, const struct sherd_norm_backward *a, int64_t each, unsigned blocks)
+{
+#define WITH_TEAMS(V, G)                                                                                     \
+    if (a->cols <= (V) * (G)*PER_WARP) {                                                                     \
+        norm_backward_teams<T, LAYER, V, G>                                                                  \
+            <<<blocks, dim3((G)*32, TEAMS(V, G)), 0, stream>>>(*a, (int)each);                               \
+        return;                                                                                              \
+    }
+    WITH_TEAMS(1, 1)
+    WITH_TEAMS(1, 2)
+    WITH_TEAMS(1, 3)
+    WITH_TEAMS(1, 4)
+    WITH_TEAMS(2, 4)
+    WITH_TEAMS(2, 8)
+#undef WITH_TEAMS
 }
 
 template <typename T, int KIND>
@@ -436,8 +632,7 @@ static void launch_backward(
     if (!held)
         norm_backward_any<T><<<blocks, round32(a->cols, THREADS), 0, stream>>>(*a, each);
     else if (a->cols <= HELD / 2)
-        norm_backward_ahead<T, KIND == SHERD_LAYER_NORM>
-            <<<blocks, round32(a->cols / WIDE, MAX_THREADS), 0, stream>>>(*a, (int)each);
+        launch_teams<T, KIND == SHERD_LAYER_NORM>(stream, a, each, blocks);
     else
         norm_backward_held<T, KIND><<<blocks, MAX_THREADS, 0, stream>>>(*a, each);
 }
@@ -452,11 +647,11 @@ extern "C" int cuda_norm_backward(struct sherd_queue *queue, const void *args)
         return cuda_unsupported("norm_backward", a.grad_type);
     if (a.kind == SHERD_RMS_NORM)
         a.db = NULL;
-    int64_t each = block_rows_of(&a);
-    unsigned blocks = blocks_for(a.rows, each);
     int held = a.cols % WIDE == 0 && a.pitch % WIDE == 0 && a.cols <= HELD && aligned16(a.dx) &&
                aligned16(a.y) && aligned16(a.dy) && aligned16(a.x) && aligned16(a.w) && aligned16(a.b) &&
                aligned16(a.add) && aligned16(a.scratch);
+    int64_t each = block_rows_of(&a, held && a.cols <= HELD / 2);
+    unsigned blocks = blocks_for(a.rows, each);
     WITH_TYPE("norm_backward", a.type, T, {
         if (a.kind == SHERD_LAYER_NORM)
             launch_backward<T, SHERD_LAYER_NORM>(stream, &a, each, blocks, held);

@@ -121,6 +121,14 @@ template <typename T> static __device__ __forceinline__ void unpack(float (&v)[W
         v[j] = to_float(x[j]);
 }
 
+/* From here on compilers take p for new, and unpack it again in place of keeping the floats. */
+template <typename T> static __device__ __forceinline__ void renew(struct pack<T> *p)
+{
+#pragma unroll
+    for (int i = 0; i < (int)(WIDE * sizeof(T) / 16); i++)
+        asm volatile("" : "+r"(p->raw[i].x), "+r"(p->raw[i].y), "+r"(p->raw[i].z), "+r"(p->raw[i].w));
+}
+
 /* As load, of what nobody reads again soon. */
 template <int W, typename T>
 static __device__ __forceinline__ void load_once(float (&v)[W], const T *p, int k)
