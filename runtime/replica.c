@@ -84,7 +84,7 @@ static int compare(const struct sherd_engine *e, const struct hashes *all, uint8
             board_ranks(flags, world, common, sizeof(common));
             for (int r = 0; r < world; r++)
                 flags[r] = !flags[r];
-            return SHERD_FAIL(SHERD_ECORRUPT,
+            return SHERD_FAIL(SHERD_EDIVERGED,
                 "step %lld: the %s of unit %s on %s are not those on %s, though all ranks hold the same: memory that "
                 "fails, or a calculation that differs from run to run; go on from the last checkpoint before, on "
                 "other hardware",

@@ -9,7 +9,7 @@
 
 struct sherd_engine;
 
-/* Collective. ECORRUPT on all ranks names the unit, what of it differs, and the ranks. The queues are idle.
+/* Collective. EDIVERGED on all ranks names the unit, what of it differs, and the ranks. The queues are idle.
  */
 int replica_check(struct sherd_engine *engine);
 

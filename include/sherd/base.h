@@ -38,7 +38,8 @@ extern "C" {
     XX(NONFINITE, -13, "non-finite value")                                                                   \
     XX(UNSUPPORTED, -14, "not supported here")                                                               \
     XX(INTERNAL, -15, "internal error")                                                                      \
-    XX(STOPPED, -16, "stopped on request")
+    XX(STOPPED, -16, "stopped on request")                                                                   \
+    XX(DIVERGED, -17, "ranks do not hold the same")
 
 enum sherd_status {
     SHERD_OK = 0,

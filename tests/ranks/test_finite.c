@@ -335,9 +335,9 @@ static void one_flips(int rank, struct sherd_comm *comm, struct sherd_device *de
         ((uint32_t *)unit->state[1])[7] ^= 1;
     if (flip->fault.stage == 0) {
         T_OK(step(&r, NULL)); /* not looked at */
-        T_FAILS(step(&r, NULL), SHERD_ECORRUPT, "step 4: the ");
+        T_FAILS(step(&r, NULL), SHERD_EDIVERGED, "step 4: the ");
     } else { /* publishing mends it in the next step: what is frozen would stay */
-        T_FAILS(replica_check(r.engine), SHERD_ECORRUPT, "step 2: the ");
+        T_FAILS(replica_check(r.engine), SHERD_EDIVERGED, "step 2: the ");
     }
     T_HAS(sherd_error(), flip->what == A_WEIGHT ? "weights of unit "
                                                 : " of unit block0 on rank 1 are not those on ranks 0, 2");

@@ -13,6 +13,7 @@ static void names_and_texts(void **state)
     assert_string_equal(sherd_status_name(SHERD_OK), "OK");
     assert_string_equal(sherd_status_name(SHERD_ENOMEM), "ENOMEM");
     assert_string_equal(sherd_status_name(SHERD_ESTOPPED), "ESTOPPED");
+    assert_string_equal(sherd_status_name(SHERD_EDIVERGED), "EDIVERGED");
     assert_string_equal(sherd_status_name(-99), "?");
     assert_string_equal(sherd_status_name(1), "?");
     assert_string_equal(sherd_status_text(SHERD_ETIMEOUT), "timed out");
