@@ -49,22 +49,20 @@ template <typename T, int W> __global__ void gelu_forward_kernel(T *y, const T *
 template <typename T, int W>
 __global__ void gelu_backward_kernel(T *dx, T *y, const T *dy, const T *x, int64_t n)
 {
-    int64_t i;
-    int k = my_span<W>(n, &i);
-    if (k == 0)
-        return;
-    float v[W], g[W];
-    load<W>(v, x + i, k);
-    load<W>(g, dy + i, k);
+    with_span<W>(n, [&](int64_t i, auto k) {
+        float v[W], g[W];
+        load<W>(v, x + i, k);
+        load<W>(g, dy + i, k);
 #pragma unroll
-    for (int j = 0; j < W; j++) {
-        float slope;
-        v[j] = gelu<T>(v[j], &slope);
-        g[j] *= slope;
-    }
-    store<W>(dx + i, g, k);
-    if (y)
-        store<W>(y + i, v, k);
+        for (int j = 0; j < W; j++) {
+            float slope;
+            v[j] = gelu<T>(v[j], &slope);
+            g[j] *= slope;
+        }
+        store<W>(dx + i, g, k);
+        if (y)
+            store<W>(y + i, v, k);
+    });
 }
 
 extern "C" int cuda_gelu_forward(struct sherd_queue *queue, const void *args)

@@ -54,17 +54,15 @@ extern "C" int cuda_cast(struct sherd_queue *queue, const void *args)
 
 template <typename T, int W> __global__ void add_kernel(T *y, const T *a, const T *b, int64_t n)
 {
-    int64_t i;
-    int k = my_span<W>(n, &i);
-    if (k == 0)
-        return;
-    float u[W], v[W];
-    load<W>(u, a + i, k);
-    load<W>(v, b + i, k);
+    with_span<W>(n, [&](int64_t i, auto k) {
+        float u[W], v[W];
+        load<W>(u, a + i, k);
+        load<W>(v, b + i, k);
 #pragma unroll
-    for (int j = 0; j < W; j++)
-        v[j] += u[j];
-    store<W>(y + i, v, k);
+        for (int j = 0; j < W; j++)
+            v[j] += u[j];
+        store<W>(y + i, v, k);
+    });
 }
 
 extern "C" int cuda_add(struct sherd_queue *queue, const void *args)
@@ -83,19 +81,17 @@ extern "C" int cuda_add(struct sherd_queue *queue, const void *args)
 template <typename T, int W>
 __global__ void accumulate_kernel(float *dst, const T *src, int64_t n, int overwrite)
 {
-    int64_t i;
-    int k = my_span<W>(n, &i);
-    if (k == 0)
-        return;
-    float u[W], v[W];
-    load<W>(v, src + i, k);
-    if (!overwrite) {
-        load<W>(u, dst + i, k);
+    with_span<W>(n, [&](int64_t i, auto k) {
+        float u[W], v[W];
+        load<W>(v, src + i, k);
+        if (!overwrite) {
+            load<W>(u, dst + i, k);
 #pragma unroll
-        for (int j = 0; j < W; j++)
-            v[j] += u[j];
-    }
-    store<W>(dst + i, v, k);
+            for (int j = 0; j < W; j++)
+                v[j] += u[j];
+        }
+        store<W>(dst + i, v, k);
+    });
 }
 
 extern "C" int cuda_accumulate(struct sherd_queue *queue, const void *args)
@@ -116,31 +112,29 @@ extern "C" int cuda_accumulate(struct sherd_queue *queue, const void *args)
 template <typename T, int W, int PARTS>
 __global__ void sum_parts_kernel(T *out, const T *parts, int64_t n, int n_parts)
 {
-    int64_t i;
-    int k = my_span<W>(n, &i);
-    if (k == 0)
-        return;
-    float v[PARTS ? PARTS : 1][W];
-    if (PARTS) {
+    with_span<W>(n, [&](int64_t i, auto k) {
+        float v[PARTS ? PARTS : 1][W];
+        if (PARTS) {
 #pragma unroll
-        for (int p = 0; p < PARTS; p++)
-            load_once<W>(v[p], parts + p * n + i, k);
+            for (int p = 0; p < PARTS; p++)
+                load_once<W>(v[p], parts + p * n + i, k);
 #pragma unroll
-        for (int p = 1; p < PARTS; p++)
+            for (int p = 1; p < PARTS; p++)
 #pragma unroll
-            for (int j = 0; j < W; j++)
-                v[0][j] += v[p][j];
-    } else {
-        load_once<W>(v[0], parts + i, k);
-        for (int p = 1; p < n_parts; p++) {
-            float u[W];
-            load_once<W>(u, parts + p * n + i, k);
+                for (int j = 0; j < W; j++)
+                    v[0][j] += v[p][j];
+        } else {
+            load_once<W>(v[0], parts + i, k);
+            for (int p = 1; p < n_parts; p++) {
+                float u[W];
+                load_once<W>(u, parts + p * n + i, k);
 #pragma unroll
-            for (int j = 0; j < W; j++)
-                v[0][j] += u[j];
+                for (int j = 0; j < W; j++)
+                    v[0][j] += u[j];
+            }
         }
-    }
-    store<W>(out + i, v[0], k);
+        store<W>(out + i, v[0], k);
+    });
 }
 
 extern "C" int cuda_sum_parts(

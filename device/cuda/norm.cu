@@ -478,8 +478,7 @@ __global__ void __launch_bounds__(TEAMS(V, G) * G * 32, sizeof(T) == 4 ? 1 : TEA
             renew(&weight[i]);
             renew(&own.part[i].x);
             renew(&own.part[i].dy);
-            finish_row<T, LAYER>(
-                &a, at + c, c, own.part[i], weight[i], own.mean, own.rstd, mean_g, mean_gh);
+            finish_row<T, LAYER>(&a, at + c, c, own.part[i], weight[i], own.mean, own.rstd, mean_g, mean_gh);
         }
     }
     add_teams<LAYER, V, SIZE>(&a, dw, db);

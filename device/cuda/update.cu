@@ -48,13 +48,13 @@ static __device__ __forceinline__ void store_halves(bf16 *param, int16_t *low, c
 #pragma unroll
         for (int j = 0; j < WIDE; j++)
             x[j] = high[j];
-        *reinterpret_cast<uint4 *>(param) = raw;
+        store16(param, raw);
         if (!low)
             return;
 #pragma unroll
         for (int j = 0; j < WIDE; j++)
             x[j] = rest[j];
-        *reinterpret_cast<uint4 *>(low) = raw;
+        store16(low, raw);
         return;
     }
 #pragma unroll
@@ -85,12 +85,28 @@ static __device__ __forceinline__ void store_param(bf16 *param, int16_t *low, co
     store_halves<W>(param, low, w, k);
 }
 
-/* The float weights: master, or param and low. */
+static __device__ __forceinline__ float join_halves(float high, int rest)
+{
+    return __uint_as_float(__float_as_uint(high) + (uint32_t)rest);
+}
+
+/* The float weights: master, or param, of 16 bits then, and low. */
 template <int W, typename P>
 static __device__ __forceinline__ void load_weight(
     float (&w)[W], const P *param, const float *master, const int16_t *low, int k)
 {
-    if (!low) {
+    if (sizeof(P) == 2 && W == WIDE && k == W) { /* 32 bytes either way, so that no load is behind a branch */
+        uint4 raw[2] = { *reinterpret_cast<const uint4 *>(low ? (const void *)param : master),
+            *reinterpret_cast<const uint4 *>(low ? (const void *)low : master + 4) };
+        const float *floats = reinterpret_cast<const float *>(raw);
+        const P *high = reinterpret_cast<const P *>(raw);
+        const int16_t *rest = reinterpret_cast<const int16_t *>(&raw[1]);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            w[j] = low ? join_halves(to_float(high[j % WIDE]), rest[j % WIDE]) : floats[j % WIDE];
+        return;
+    }
+    if (sizeof(P) == 4 || !low) {
         load<W>(w, master, k);
         return;
     }
@@ -99,7 +115,7 @@ static __device__ __forceinline__ void load_weight(
     load_low<W>(rest, low, k);
 #pragma unroll
     for (int j = 0; j < W; j++)
-        w[j] = __uint_as_float(__float_as_uint(w[j]) + (uint32_t)rest[j]);
+        w[j] = join_halves(w[j], rest[j]);
 }
 
 /* ---- rounding at random: Philox 4x32-10, as base/rng.c has it ---- */
@@ -142,6 +158,17 @@ template <int W>
 static __device__ __forceinline__ void draw(uint32_t (&word)[W], const struct draws &d, int64_t i)
 {
     uint4 c = make_uint4(0, 0, 0, 0);
+    if (W == WIDE && d.first % 4 == 0) { /* as below, in fewer branches */
+#pragma unroll
+        for (int j = 0; j < W; j += 4) {
+            c = philox(d.seed, d.stream, d.block + (uint64_t)((d.first + i + j) >> 2));
+            word[j] = c.x;
+            word[(j + 1) % W] = c.y;
+            word[(j + 2) % W] = c.z;
+            word[(j + 3) % W] = c.w;
+        }
+        return;
+    }
 #pragma unroll
     for (int j = 0; j < W; j++) {
         int64_t at = d.first + i + j;
@@ -200,38 +227,38 @@ template <typename P, typename G, typename S, int W>
 __global__ void adamw_kernel(P *param, float *master, int16_t *low, S *m, S *v, const G *grad,
     const float *factor, const struct sherd_rates *rates, int64_t n, struct adamw_step s, struct draws draws)
 {
-    int64_t i;
-    int k = my_span<W>(n, &i);
     float f = *factor;
-    if (k == 0 || isnan(f))
-        return;
     if (rates) {
         draws.block = block_of(rates->step);
         s.rate = rates->rate;
         s.root = rates->root;
         s.keep = (float)(1.0 - (double)rates->lr * (double)s.weight_decay);
     }
-    float g[W], w[W], a[W], b[W];
-    uint32_t word[W] = {};
-    load<W>(g, grad + i, k);
-    load_weight<W>(w, param + i, master + i, low ? low + i : NULL, k);
-    load<W>(a, m + i, k);
-    load<W>(b, v + i, k);
-    if (!is_float(m))
-        draw<W>(word, draws, i);
+    with_span<W>(n, [&](int64_t i, auto k) {
+        float g[W], w[W], a[W], b[W];
+        uint32_t word[W] = {};
+        load<W>(g, grad + i, k);
+        load<W>(a, m + i, k);
+        load<W>(b, v + i, k);
+        load_weight<W>(w, param + i, master + i, low ? low + i : NULL, k);
+        if (isnan(f)) /* behind the loads, so that they do not wait for it */
+            return;
+        if (!is_float(m))
+            draw<W>(word, draws, i);
 #pragma unroll
-    for (int j = 0; j < W; j++) {
-        g[j] *= f;
-        a[j] = s.beta1 * a[j] + s.rise1 * g[j];
-        b[j] = s.beta2 * b[j] + s.rise2 * (g[j] * g[j]);
-        w[j] = s.keep * w[j] - s.rate * a[j] / (sqrtf(b[j]) * s.root + s.eps);
-    }
-    if (!low)
-        store<W>(master + i, w, k);
-    store_state<W>(m + i, a, word, 0, k);
-    store_state<W>(v + i, b, word, 16, k);
-    if (param)
-        store_param<W>(param + i, low ? low + i : NULL, w, k);
+        for (int j = 0; j < W; j++) {
+            g[j] *= f;
+            a[j] = s.beta1 * a[j] + s.rise1 * g[j];
+            b[j] = s.beta2 * b[j] + s.rise2 * (g[j] * g[j]);
+            w[j] = s.keep * w[j] - s.rate * a[j] / (sqrtf(b[j]) * s.root + s.eps);
+        }
+        if (!low)
+            store<W>(master + i, w, k);
+        store_state<W>(m + i, a, word, 0, k);
+        store_state<W>(v + i, b, word, 16, k);
+        if (param)
+            store_param<W>(param + i, low ? low + i : NULL, w, k);
+    });
 }
 
 extern "C" int cuda_adamw(struct sherd_queue *queue, const void *args)
@@ -269,33 +296,33 @@ __global__ void sgd_kernel(P *param, float *master, int16_t *low, S *m, const G 
     const struct sherd_rates *rates, int64_t n, float lr, float momentum, float weight_decay,
     struct draws draws)
 {
-    int64_t i;
-    int k = my_span<W>(n, &i);
     float f = *factor;
-    if (k == 0 || isnan(f))
-        return;
-    float g[W], w[W], a[W];
-    uint32_t word[W] = {};
-    load<W>(g, grad + i, k);
-    load_weight<W>(w, param + i, master + i, low ? low + i : NULL, k);
-    load<W>(a, m + i, momentum != 0 ? k : 0);
     if (rates) {
         draws.block = block_of(rates->step);
         lr = rates->lr;
     }
-    if (m && !is_float(m))
-        draw<W>(word, draws, i);
+    with_span<W>(n, [&](int64_t i, auto k) {
+        float g[W], w[W], a[W];
+        uint32_t word[W] = {};
+        load<W>(g, grad + i, k);
+        load_weight<W>(w, param + i, master + i, low ? low + i : NULL, k);
+        load<W>(a, m + i, momentum != 0 ? (int)k : 0);
+        if (isnan(f))
+            return;
+        if (m && !is_float(m))
+            draw<W>(word, draws, i);
 #pragma unroll
-    for (int j = 0; j < W; j++) {
-        a[j] = momentum * a[j] + (g[j] * f + weight_decay * w[j]);
-        w[j] -= lr * a[j];
-    }
-    if (!low)
-        store<W>(master + i, w, k);
-    if (m)
-        store_state<W>(m + i, a, word, 0, k);
-    if (param)
-        store_param<W>(param + i, low ? low + i : NULL, w, k);
+        for (int j = 0; j < W; j++) {
+            a[j] = momentum * a[j] + (g[j] * f + weight_decay * w[j]);
+            w[j] -= lr * a[j];
+        }
+        if (!low)
+            store<W>(master + i, w, k);
+        if (m)
+            store_state<W>(m + i, a, word, 0, k);
+        if (param)
+            store_param<W>(param + i, low ? low + i : NULL, w, k);
+    });
 }
 
 extern "C" int cuda_sgd(struct sherd_queue *queue, const void *args)

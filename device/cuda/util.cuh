@@ -71,6 +71,14 @@ template <int W, typename T> static __device__ __forceinline__ void load(float (
         v[j] = j < k ? to_float(p[j]) : 0.0f;
 }
 
+/* 16 bytes to global memory at once: what compilers know for pairs of halves, they would store as four. */
+static __device__ __forceinline__ void store16(void *p, uint4 raw)
+{
+    asm volatile(
+        "st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(raw.x), "r"(raw.y), "r"(raw.z), "r"(raw.w)
+        : "memory");
+}
+
 template <int W, typename T> static __device__ __forceinline__ void store(T *p, const float (&v)[W], int k)
 {
     constexpr int lanes = 16 / sizeof(T);
@@ -82,7 +90,7 @@ template <int W, typename T> static __device__ __forceinline__ void store(T *p, 
 #pragma unroll
             for (int j = 0; j < lanes && j < W; j++)
                 from_float(&x[j], v[(i + j) % W]);
-            *reinterpret_cast<uint4 *>(p + i) = raw;
+            store16(p + i, raw);
         }
         return;
     }
@@ -149,6 +157,25 @@ template <int W> static __device__ __forceinline__ int my_span(int64_t n, int64_
     *first = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * W;
     int64_t left = n - *first;
     return left <= 0 ? 0 : left < W ? (int)left : W;
+}
+
+template <int K> struct whole {
+    __device__ constexpr operator int() const
+    {
+        return K;
+    }
+};
+
+/* body(first, k) for this thread's k elements of n; k is a constant where it has all W: loads that each ask
+ * for k would wait for one another. */
+template <int W, typename F> static __device__ __forceinline__ void with_span(int64_t n, F body)
+{
+    int64_t first;
+    int k = my_span<W>(n, &first);
+    if (k == W)
+        body(first, whole<W>());
+    else if (k > 0)
+        body(first, k);
 }
 
 template <typename N> static __device__ __forceinline__ N warp_sum(N x)
