@@ -42,7 +42,6 @@ struct block_channel {
     int rank, size, index;
     double timeout;
     uint32_t round;
-    uint64_t seq;
 };
 
 /* Makes the memory for `size` ranks. The first two channels are taken. *fd, if wanted, is for other

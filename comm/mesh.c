@@ -10,38 +10,9 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "comm/reduce.h"
-#include "device/ops.h"
 
 /* Up to here everybody sends everything to everybody and sums it, which is one exchange and not two. */
 #define SMALL_BYTES 8192
-
-/* A collective in a queue. */
-struct job {
-    struct mesh *mesh;
-    enum sherd_collective kind;
-    enum sherd_dtype type;
-    uint32_t detail; /* enum sherd_reduce, or the root */
-    int64_t elems;
-    char *out;
-    const char *in;
-    struct board_place place;
-};
-
-int mesh_init(struct mesh *mesh)
-{
-    size_t n = (size_t)mesh->size;
-    mesh->parts = mem_zalloc(n, sizeof(*mesh->parts));
-    mesh->src = mem_zalloc(n, sizeof(*mesh->src));
-    mesh->scratch = mem_aligned(64, n * MESH_PIECE_BYTES);
-    return mesh->parts && mesh->src && mesh->scratch ? SHERD_OK : SHERD_ENOMEM;
-}
-
-void mesh_finish(struct mesh *mesh)
-{
-    mem_free(mesh->parts);
-    mem_free(mesh->src);
-    mem_free(mesh->scratch);
-}
 
 int mesh_differ(
     const struct mesh *mesh, const struct block_call *mine, int other, const struct block_call *theirs)
@@ -161,89 +132,35 @@ static int cast_out(struct mesh *mesh, struct block_call *call, char *out, const
     return exchange(mesh, call);
 }
 
-static int run_job(void *args)
+static int run(struct collect *collect, struct block_call *call, char *out, const char *in)
 {
-    const struct job *job = args;
-    struct mesh *mesh = job->mesh;
-    if (atomic_exchange(&mesh->busy, 1))
-        return SHERD_FAIL(SHERD_EINVAL,
-            "rank %d: one communicator is used from two queues at once; give each queue its own", mesh->rank);
-    struct block_call call = {
-        .elems = job->elems, .seq = ++mesh->seq, .kind = job->kind, .type = job->type, .detail = job->detail
-    };
-    int st;
-    switch (job->kind) {
+    struct mesh *mesh = (struct mesh *)collect;
+    switch (call->kind) {
     case SHERD_ALL_GATHER:
-        st = gather(mesh, &call, job->out, job->in);
-        break;
+        return gather(mesh, call, out, in);
     case SHERD_REDUCE_SCATTER:
-        st = scatter(mesh, &call, job->out, job->in);
-        break;
+        return scatter(mesh, call, out, in);
     case SHERD_ALL_REDUCE:
-        st = reduce(mesh, &call, job->out, job->in);
-        break;
+        return reduce(mesh, call, out, in);
     default:
-        st = cast_out(mesh, &call, job->out, job->in);
-        break;
+        return cast_out(mesh, call, out, in);
     }
-    atomic_store(&mesh->busy, 0);
-    return st;
 }
 
-static int submit(struct sherd_queue *queue, const struct sherd_comm *comm, const struct job *what)
+int mesh_init(struct mesh *mesh)
 {
-    struct job job = *what;
-    job.mesh = comm->impl;
-    job.place = comm->here;
-    return queue->dev->ops->submit(queue, run_job, &job, sizeof(job));
+    size_t n = (size_t)mesh->size;
+    mesh->collect.rank = mesh->rank;
+    mesh->collect.run = run;
+    mesh->parts = mem_zalloc(n, sizeof(*mesh->parts));
+    mesh->src = mem_zalloc(n, sizeof(*mesh->src));
+    mesh->scratch = mem_aligned(64, n * MESH_PIECE_BYTES);
+    return mesh->parts && mesh->src && mesh->scratch ? SHERD_OK : SHERD_ENOMEM;
 }
 
-int mesh_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
-    int64_t elems, enum sherd_dtype type)
+void mesh_finish(struct mesh *mesh)
 {
-    return submit(queue, comm,
-        &(struct job){ .kind = SHERD_ALL_GATHER, .type = type, .elems = elems, .out = out, .in = in });
-}
-
-int mesh_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue, void *out, void *in,
-    int64_t elems, enum sherd_dtype type)
-{
-    return submit(queue, comm,
-        &(struct job){ .kind = SHERD_REDUCE_SCATTER,
-            .type = type,
-            .detail = SHERD_REDUCE_SUM,
-            .elems = elems,
-            .out = out,
-            .in = in });
-}
-
-int mesh_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
-    int64_t elems, enum sherd_dtype type, enum sherd_reduce how)
-{
-    return submit(queue, comm,
-        &(struct job){
-            .kind = SHERD_ALL_REDUCE, .type = type, .detail = how, .elems = elems, .out = out, .in = in });
-}
-
-int mesh_broadcast(
-    struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in, size_t bytes, int root)
-{
-    return submit(queue, comm,
-        &(struct job){ .kind = SHERD_BROADCAST,
-            .type = SHERD_U8,
-            .detail = (uint32_t)root,
-            .elems = (int64_t)bytes,
-            .out = out,
-            .in = in });
-}
-
-int mesh_tell(struct mesh *mesh, void *buf, size_t bytes, int root)
-{
-    return run_job(&(struct job){ .mesh = mesh,
-        .kind = SHERD_BROADCAST,
-        .type = SHERD_U8,
-        .detail = (uint32_t)root,
-        .elems = (int64_t)bytes,
-        .out = buf,
-        .in = buf });
+    mem_free(mesh->parts);
+    mem_free(mesh->src);
+    mem_free(mesh->scratch);
 }

@@ -8,10 +8,7 @@
 #ifndef SHERD_COMM_MESH_H
 #define SHERD_COMM_MESH_H
 
-#include <stdatomic.h>
-
-#include "comm/block.h"
-#include "comm/ops.h"
+#include "comm/collect.h"
 
 /* What goes to and comes from one rank; either may be nothing. */
 struct mesh_part {
@@ -22,12 +19,11 @@ struct mesh_part {
 };
 
 struct mesh {
+    struct collect collect; /* first: comm->impl begins with the mesh */
     int rank, size;
     /* Moves parts[r] for all other ranks; all must bring the same call (its `unused` counts the exchanges of
      * a collective). `parts` is for this rank's entry too, which is nothing. */
     int (*exchange)(struct mesh *mesh, const struct block_call *call, const struct mesh_part *parts);
-    uint64_t seq;
-    _Atomic int busy; /* a collective is running */
     struct mesh_part *parts;
     const void **src;
     char *scratch; /* MESH_PIECE_BYTES for every rank */
@@ -38,19 +34,6 @@ struct mesh {
 /* rank, size and exchange are set. */
 int mesh_init(struct mesh *mesh);
 void mesh_finish(struct mesh *mesh);
-
-/* The four collectives as work of a queue, for the table of a kind. `mesh` is reached by comm->impl, which
- * must begin with it. */
-int mesh_all_gather(struct sherd_comm *, struct sherd_queue *, void *out, const void *in, int64_t elems,
-    enum sherd_dtype type);
-int mesh_reduce_scatter(
-    struct sherd_comm *, struct sherd_queue *, void *out, void *in, int64_t elems, enum sherd_dtype type);
-int mesh_all_reduce(struct sherd_comm *, struct sherd_queue *, void *out, const void *in, int64_t elems,
-    enum sherd_dtype type, enum sherd_reduce reduce);
-int mesh_broadcast(
-    struct sherd_comm *, struct sherd_queue *, void *out, const void *in, size_t bytes, int root);
-/* A broadcast at once, without a queue. */
-int mesh_tell(struct mesh *mesh, void *buf, size_t bytes, int root);
 
 /* Who brought what: the sentence for two calls that differ. */
 int mesh_differ(

@@ -270,7 +270,7 @@ static int draw_lines(struct sherd_comm *comm)
     int door = -1;
     if (world.rank == 0 && prepare(&meeting, &door, &world) != SHERD_OK)
         snprintf(meeting.why, sizeof(meeting.why), "%s", sherd_error());
-    int st = mesh_tell(&m->mesh, &meeting, sizeof(meeting), 0);
+    int st = collect_tell(&m->mesh.collect, &meeting, sizeof(meeting), 0);
     if (st != SHERD_OK && door >= 0)
         close(door);
     SHERD_TRY(st);
@@ -342,7 +342,7 @@ static int mpi_dup(struct sherd_comm *control, struct sherd_comm *twin)
         g->next += 2;
         g->pairs++;
     }
-    SHERD_TRY(mesh_tell(&m->mesh, &tag, sizeof(tag), 0));
+    SHERD_TRY(collect_tell(&m->mesh.collect, &tag, sizeof(tag), 0));
     if (tag < 0)
         return SHERD_FAIL(SHERD_EUNSUPPORTED, "no more than %d communicators over the same ranks; close one",
             BLOCK_CHANNELS / 2);
@@ -377,10 +377,10 @@ static const char *mpi_tell(struct sherd_comm *comm, char *buf, size_t bytes)
 const struct comm_ops comm_mpi = {
     .kind = "mpi",
     .ordered = 1,
-    .all_gather = mesh_all_gather,
-    .reduce_scatter = mesh_reduce_scatter,
-    .all_reduce = mesh_all_reduce,
-    .broadcast = mesh_broadcast,
+    .all_gather = collect_all_gather,
+    .reduce_scatter = collect_reduce_scatter,
+    .all_reduce = collect_all_reduce,
+    .broadcast = collect_broadcast,
     .control = mpi_control,
     .dup = mpi_dup,
     .abort = mpi_abort,

@@ -8,13 +8,13 @@
  */
 #include "comm/shm.h"
 
-#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/mem.h"
 #include "base/status.h"
 #include "comm/block.h"
+#include "comm/collect.h"
 #include "comm/meet.h"
 #include "comm/reduce.h"
 #include "device/ops.h"
@@ -23,21 +23,9 @@
 #define SMALL_BYTES 8192
 
 struct shm {
+    struct collect collect; /* first, see comm/collect.h */
     struct block_channel channel;
-    _Atomic int busy; /* a collective is running */
-    int control;      /* it is a control channel, or its own was taken */
-};
-
-/* A collective in a queue. */
-struct job {
-    struct shm *shm;
-    enum sherd_collective kind;
-    enum sherd_dtype type;
-    uint32_t detail; /* enum sherd_reduce, or the root */
-    int64_t elems;
-    char *out;
-    const char *in;
-    struct board_place place;
+    int control; /* it is a control channel, or its own was taken */
 };
 
 static void copy(void *dst, const void *src, size_t bytes)
@@ -161,89 +149,21 @@ static int cast_out(struct block_channel *channel, const struct block_call *call
     return SHERD_OK;
 }
 
-static int run_job(void *args)
+static int run(struct collect *collect, struct block_call *call, char *out, const char *in)
 {
-    const struct job *job = args;
-    struct block_channel *channel = &job->shm->channel;
+    struct block_channel *channel = &((struct shm *)collect)->channel;
     const void *src[BLOCK_RANKS];
-    if (atomic_exchange(&job->shm->busy, 1))
-        return SHERD_FAIL(SHERD_EINVAL,
-            "rank %d: one communicator is used from two queues at once; give each "
-            "queue its own",
-            channel->rank);
-    struct block_call call = { .elems = job->elems,
-        .seq = ++channel->seq,
-        .kind = job->kind,
-        .type = job->type,
-        .detail = job->detail,
-        .place = job->place };
-    int st = block_check(channel);
-    if (st == SHERD_OK) {
-        switch (job->kind) {
-        case SHERD_ALL_GATHER:
-            st = gather(channel, &call, job->out, job->in);
-            break;
-        case SHERD_REDUCE_SCATTER:
-            st = scatter(channel, &call, job->out, job->in, src);
-            break;
-        case SHERD_ALL_REDUCE:
-            st = reduce(channel, &call, job->out, job->in, src);
-            break;
-        default:
-            st = cast_out(channel, &call, job->out, job->in);
-            break;
-        }
+    SHERD_TRY(block_check(channel));
+    switch (call->kind) {
+    case SHERD_ALL_GATHER:
+        return gather(channel, call, out, in);
+    case SHERD_REDUCE_SCATTER:
+        return scatter(channel, call, out, in, src);
+    case SHERD_ALL_REDUCE:
+        return reduce(channel, call, out, in, src);
+    default:
+        return cast_out(channel, call, out, in);
     }
-    atomic_store(&job->shm->busy, 0);
-    return st;
-}
-
-static int submit(struct sherd_queue *queue, const struct sherd_comm *comm, const struct job *what)
-{
-    struct job job = *what;
-    job.shm = comm->impl;
-    job.place = comm->here;
-    return queue->dev->ops->submit(queue, run_job, &job, sizeof(job));
-}
-
-static int shm_all_gather(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
-    int64_t elems, enum sherd_dtype type)
-{
-    return submit(queue, comm,
-        &(struct job){
-            .kind = SHERD_ALL_GATHER, .type = type, .detail = 0, .elems = elems, .out = out, .in = in });
-}
-
-static int shm_reduce_scatter(struct sherd_comm *comm, struct sherd_queue *queue, void *out, void *in,
-    int64_t elems, enum sherd_dtype type)
-{
-    return submit(queue, comm,
-        &(struct job){ .kind = SHERD_REDUCE_SCATTER,
-            .type = type,
-            .detail = SHERD_REDUCE_SUM,
-            .elems = elems,
-            .out = out,
-            .in = in });
-}
-
-static int shm_all_reduce(struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in,
-    int64_t elems, enum sherd_dtype type, enum sherd_reduce how)
-{
-    return submit(queue, comm,
-        &(struct job){
-            .kind = SHERD_ALL_REDUCE, .type = type, .detail = how, .elems = elems, .out = out, .in = in });
-}
-
-static int shm_broadcast(
-    struct sherd_comm *comm, struct sherd_queue *queue, void *out, const void *in, size_t bytes, int root)
-{
-    return submit(queue, comm,
-        &(struct job){ .kind = SHERD_BROADCAST,
-            .type = SHERD_U8,
-            .detail = (uint32_t)root,
-            .elems = (int64_t)bytes,
-            .out = out,
-            .in = in });
 }
 
 /* One end of a channel for comm; the block gets one more user. */
@@ -252,6 +172,8 @@ static int join(struct sherd_comm *comm, struct block *block, int channel)
     struct shm *shm = mem_zalloc(1, sizeof(*shm));
     if (!shm)
         return SHERD_ENOMEM;
+    shm->collect.rank = comm->world.rank;
+    shm->collect.run = run;
     block_open(&shm->channel, block_hold(block), channel, comm->world.rank, comm->timeout);
     comm->impl = shm;
     return SHERD_OK;
@@ -270,13 +192,7 @@ static int shm_dup(struct sherd_comm *comm, struct sherd_comm *twin)
     struct shm *shm = comm->impl;
     struct block *block = shm->channel.block;
     int32_t index = comm->world.rank == 0 ? block_reserve(block) : 0;
-    struct job job = { .shm = shm,
-        .kind = SHERD_BROADCAST,
-        .type = SHERD_U8,
-        .elems = sizeof(index),
-        .out = (char *)&index,
-        .in = (const char *)&index };
-    SHERD_TRY(run_job(&job));
+    SHERD_TRY(collect_tell(&shm->collect, &index, sizeof(index), 0));
     if (index < 0)
         return SHERD_FAIL(SHERD_EUNSUPPORTED, "no more than %d communicators over the same ranks; close one",
             BLOCK_CHANNELS / 2);
@@ -324,10 +240,10 @@ static void shm_close(struct sherd_comm *comm)
 const struct comm_ops comm_shm = {
     .kind = "shm",
     .ordered = 1,
-    .all_gather = shm_all_gather,
-    .reduce_scatter = shm_reduce_scatter,
-    .all_reduce = shm_all_reduce,
-    .broadcast = shm_broadcast,
+    .all_gather = collect_all_gather,
+    .reduce_scatter = collect_reduce_scatter,
+    .all_reduce = collect_all_reduce,
+    .broadcast = collect_broadcast,
     .control = shm_control,
     .dup = shm_dup,
     .abort = shm_abort,

@@ -263,7 +263,7 @@ static int tcp_dup(struct sherd_comm *control, struct sherd_comm *twin)
 {
     struct tcp *t = control->impl;
     int32_t channel = t->mesh.rank == 0 ? lines_reserve(t->lines) : 0;
-    SHERD_TRY(mesh_tell(&t->mesh, &channel, sizeof(channel), 0));
+    SHERD_TRY(collect_tell(&t->mesh.collect, &channel, sizeof(channel), 0));
     if (channel < 0)
         return SHERD_FAIL(SHERD_EUNSUPPORTED, "no more than %d communicators over the same ranks; close one",
             BLOCK_CHANNELS / 2);
@@ -303,10 +303,10 @@ static void tcp_close(struct sherd_comm *comm)
 const struct comm_ops comm_tcp = {
     .kind = "tcp",
     .ordered = 1,
-    .all_gather = mesh_all_gather,
-    .reduce_scatter = mesh_reduce_scatter,
-    .all_reduce = mesh_all_reduce,
-    .broadcast = mesh_broadcast,
+    .all_gather = collect_all_gather,
+    .reduce_scatter = collect_reduce_scatter,
+    .all_reduce = collect_all_reduce,
+    .broadcast = collect_broadcast,
     .control = tcp_control,
     .dup = tcp_dup,
     .abort = tcp_abort,

@@ -32,6 +32,28 @@ static void differ(int rank, struct sherd_comm *comm, struct sherd_device *dev, 
     T_HAS(sherd_error(), "rank 1");
 }
 
+/* Equal calls from two places of the program are two calls, as in memory that ranks share. */
+static void one_is_elsewhere(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    struct sherd_queue *queue;
+    float sum[8] = { 0 };
+    (void)ctx;
+    T_OK(sherd_queue_create(&queue, dev, SHERD_QUEUE_COMPUTE));
+    struct board_place here = { .step = 7, .done = 1, .text = "only:1 gather block0" };
+    T_OK(comm_at(comm, &here));
+    T_OK(sherd_all_reduce(comm, queue, sum, sum, 8, SHERD_F32, SHERD_REDUCE_SUM));
+    T_OK(sherd_queue_sync(queue));
+    here.done = 2;
+    snprintf(here.text, sizeof(here.text), "only:%d gather block1", rank == 1 ? 4 : 3);
+    T_OK(comm_at(comm, &here));
+    int st = sherd_all_reduce(comm, queue, sum, sum, 8, SHERD_F32, SHERD_REDUCE_SUM);
+    SHERD_KEEP(st, sherd_queue_sync(queue));
+    T_TRUE(st == SHERD_ECOMM || st == SHERD_EPEER);
+    T_HAS(sherd_error(), "ranks call different collectives: ");
+    T_HAS(sherd_error(), "rank 1 all-reduce #2 (8 f32) at step 7, only:4 gather block1");
+    sherd_queue_destroy(queue);
+}
+
 static void one_dies_before(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
 {
     (void)ctx, (void)dev;
@@ -50,6 +72,7 @@ static void test_failures_are_told(void **state)
     t_kind("tcp");
     for (size_t i = 0; i < ARRAY_LEN(whats); i++)
         t_ranks(3, T_PROCESSES | (i % 2 ? T_ASYNC : 0), differ, whats[i]);
+    t_ranks(3, T_PROCESSES, one_is_elsewhere, NULL);
     t_ranks(3, T_PROCESSES, abort_wakes, NULL);
     t_ranks(2, T_PROCESSES, one_leaves, NULL);
     t_limits(30, 0.5);
