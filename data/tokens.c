@@ -88,17 +88,23 @@ out:
     return st;
 }
 
+static int read_set(struct token_set *out, const char *list)
+{
+    char *text;
+    size_t bytes;
+    SHERD_TRY(file_read_text(&text, &bytes, list, SET_BYTES));
+    int st = set_parse(out, text, bytes, list);
+    mem_free(text);
+    return st;
+}
+
 /* The files that tokens.json lists, which were written with one vocabulary and have their numbers of tokens.
  */
 static int add_set(struct tokens *t, const char *folder, const char *list)
 {
     struct token_set set;
-    char *text;
-    size_t bytes;
-    SHERD_TRY(file_read_text(&text, &bytes, list, SET_BYTES));
-    int st = set_parse(&set, text, bytes, list);
-    mem_free(text);
-    SHERD_TRY(st);
+    int st = SHERD_OK;
+    SHERD_TRY(read_set(&set, list));
     if (t->vocab > 0 && set.vocab > t->vocab)
         st = SHERD_FAIL(SHERD_ECONFIG,
             "%s: %s: these tokens are of a vocabulary of %lld, but model.vocab is %lld; set it to %lld or more",
@@ -120,17 +126,11 @@ static int add_set(struct tokens *t, const char *folder, const char *list)
 static int is_set(const char *list, int *yes)
 {
     struct token_set set;
-    char *text;
-    size_t bytes;
-    *yes = 0;
-    SHERD_TRY(file_read_text(&text, &bytes, list, SET_BYTES));
-    int st = set_parse(&set, text, bytes, list);
-    mem_free(text);
-    if (st != SHERD_OK)
-        return st == SHERD_ENOMEM ? st : SHERD_OK;
-    set_finish(&set);
-    *yes = 1;
-    return SHERD_OK;
+    int st = read_set(&set, list);
+    *yes = st == SHERD_OK;
+    if (*yes)
+        set_finish(&set);
+    return st == SHERD_EFORMAT ? SHERD_OK : st;
 }
 
 /* Where bytes are wanted, token files would be passed over as binary and what lies beside them be trained on.
