@@ -21,21 +21,27 @@ static int no_memory(const json_error_t *error, size_t bytes)
     return !p;
 }
 
-int json_parse(json_t **out, const char *text, size_t bytes, const char *name)
+int json_parse_line(json_t **out, const char *text, size_t bytes, const char *name, int64_t line)
 {
     json_error_t error;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
     if (!root && no_memory(&error, bytes))
         return MEM_OUT("%s: %zu bytes of JSON", name, bytes);
     if (!root)
-        return SHERD_FAIL(SHERD_EFORMAT, "%s:%d:%d: not valid JSON: %s", name, MAX(error.line, 1),
-            MAX(error.column, 0), error.text);
+        return SHERD_FAIL(SHERD_EFORMAT, "%s:%lld:%d: not valid JSON: %s", name,
+            (long long)line + MAX(error.line, 1) - 1, MAX(error.column, 0), error.text);
     if (!json_is_object(root)) {
         json_decref(root);
-        return SHERD_FAIL(SHERD_EFORMAT, "%s:1:1: the JSON text must be one object, { ... }", name);
+        return SHERD_FAIL(
+            SHERD_EFORMAT, "%s:%lld:1: the JSON text must be one object, { ... }", name, (long long)line);
     }
     *out = root;
     return SHERD_OK;
+}
+
+int json_parse(json_t **out, const char *text, size_t bytes, const char *name)
+{
+    return json_parse_line(out, text, bytes, name, 1);
 }
 
 int json_parse_file(json_t **out, const char *path, size_t max_bytes)

@@ -13,6 +13,8 @@
 
 /* Parses `bytes` bytes; EFORMAT "name:line:column: ...". The root must be an object. json_decref it. */
 int json_parse(json_t **out, const char *text, size_t bytes, const char *name);
+/* The same for a text that begins with that line of its file. */
+int json_parse_line(json_t **out, const char *text, size_t bytes, const char *name, int64_t line);
 int json_parse_file(json_t **out, const char *path, size_t max_bytes);
 
 /* Members of an object; EFORMAT "where: member 'key' is missing / must be an integer" ... Borrowed results.

@@ -149,15 +149,36 @@ static int encode_text(struct encoder *e, const struct piece *p, int32_t end)
     return p->last ? end_document(e, end) : SHERD_OK;
 }
 
+/* Of a place in a piece, counted from 1 in its file, of which all up to there is mapped. */
+static int64_t line_number(const struct piece *p, const uint8_t *at)
+{
+    int64_t n = 1;
+    const uint8_t *s = p->text - p->offset;
+    while ((s = memchr(s, '\n', (size_t)(at - s))) != NULL) {
+        n++;
+        s++;
+    }
+    return n;
+}
+
+/* Lines are counted where there is something to complain of. */
+static int parse_line(json_t **out, const struct piece *p, const uint8_t *line, size_t n)
+{
+    int st = json_parse(out, (const char *)line, n, p->path);
+    return st == SHERD_EFORMAT ? json_parse_line(out, (const char *)line, n, p->path, line_number(p, line))
+                               : st;
+}
+
 static int encode_line(
-    struct encoder *e, const char *name, const uint8_t *line, size_t n, const char *field, int32_t end)
+    struct encoder *e, const struct piece *p, const uint8_t *line, size_t n, const char *field, int32_t end)
 {
     json_t *object;
-    SHERD_TRY(json_parse(&object, (const char *)line, n, name));
+    SHERD_TRY(parse_line(&object, p, line, n));
     const json_t *text = json_object_get(object, field);
     int st = SHERD_OK;
     if (!json_is_string(text))
-        st = SHERD_FAIL(SHERD_EFORMAT, "%s: the object has no text '%s'", name, field);
+        st = SHERD_FAIL(SHERD_EFORMAT, "%s:%lld: the object has no text '%s'", p->path,
+            (long long)line_number(p, line), field);
     if (st == SHERD_OK && json_string_length(text) > 0) {
         st = begin_document(e);
         if (st == SHERD_OK)
@@ -176,12 +197,8 @@ static int encode_lines(struct encoder *e, const struct piece *p, const char *fi
         size_t n = stop ? (size_t)(stop - line) : p->bytes - at, blank = 0;
         while (blank < n && (line[blank] == ' ' || line[blank] == '\r' || line[blank] == '\t'))
             blank++;
-        if (blank < n) {
-            char *name = mem_printf("%s: byte %llu", p->path, (unsigned long long)(p->offset + at));
-            int st = name ? encode_line(e, name, line, n, field, end) : SHERD_ENOMEM;
-            mem_free(name);
-            SHERD_TRY(st);
-        }
+        if (blank < n)
+            SHERD_TRY(encode_line(e, p, line, n, field, end));
         at += n + 1;
     }
     return SHERD_OK;
@@ -327,7 +344,7 @@ static int copy_tokenizer(const struct job *job)
 
 static int write_list(struct job *job)
 {
-    char *text = NULL, *path = NULL;
+    char *text = NULL, *line = NULL, *path = NULL;
     const struct sherd_tokenize_result *r = job->result;
     int st = SHERD_OK;
     json_t *list = json_pack("{s:s,s:i,s:s,s:I,s:i,s:I,s:I,s:O}", "format", SET_FORMAT, "version",
@@ -337,11 +354,13 @@ static int write_list(struct job *job)
     if (!list)
         return MEM_OUT("the list of files");
     SHERD_TRY_OUT(json_print(&text, list, 1));
+    line = mem_printf("%s\n", text);
     path = mem_printf("%s/" SET_JSON, job->desc->to);
-    st = path ? file_write_atomic(path, text, strlen(text)) : SHERD_ENOMEM;
+    st = line && path ? file_write_atomic(path, line, strlen(line)) : SHERD_ENOMEM;
 out:
     json_decref(list);
     mem_free(text);
+    mem_free(line);
     mem_free(path);
     return st;
 }

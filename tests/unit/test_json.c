@@ -61,6 +61,17 @@ static void deep_nesting_is_refused(void **state)
     ASSERT_FAILS(parse(&root, text), SHERD_EFORMAT, "maximum parsing depth");
 }
 
+/* Lines of a file that are parsed by themselves. */
+static void lines_count_from_that_of_the_file(void **state)
+{
+    (void)state;
+    json_t *root;
+    ASSERT_FAILS(json_parse_line(&root, "{\"a\":1,\n\"a\":2}", 15, "f.json", 7), SHERD_EFORMAT,
+        "f.json:8:3: not valid JSON: duplicate object key");
+    ASSERT_FAILS(json_parse_line(&root, "[1]", 3, "f.json", 1LL << 40), SHERD_EFORMAT,
+        "f.json:1099511627776:1: the JSON text must be one object");
+}
+
 static void members(void **state)
 {
     (void)state;
@@ -160,6 +171,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refuses),
         cmocka_unit_test(deep_nesting_is_refused),
+        cmocka_unit_test(lines_count_from_that_of_the_file),
         cmocka_unit_test(members),
         cmocka_unit_test(prints_in_order),
         cmocka_unit_test(doubles_survive),
