@@ -30,6 +30,7 @@ struct tokens {
     struct token_file *files;
     int n_files, cap;
     int64_t count, vocab;
+    int quiet;
     int64_t *sources; /* [n_sources + 1]: the token each path begins with, and the end */
     int n_sources;
     int64_t skipped[SKIPS];
@@ -144,7 +145,8 @@ static int pass_set(struct tokens *t, const char *folder, const char *list, int 
         return SHERD_FAIL(SHERD_ECONFIG,
             "%s: %s holds token files, but data.format is bytes; set it to auto, or name the text itself",
             t->what, folder);
-    log_warn("%s: %s holds token files, and data.format is bytes: passed over", t->what, folder);
+    if (!t->quiet)
+        log_warn("%s: %s holds token files, and data.format is bytes: passed over", t->what, folder);
     t->skipped[SKIP_SET]++;
     return SHERD_OK;
 }
@@ -170,7 +172,8 @@ static int walk_entry(struct tokens *t, const char *path, int depth)
 {
     struct stat link, target;
     if (lstat(path, &link) != 0 || stat(path, &target) != 0) {
-        log_warn("%s: %s: cannot be looked at (broken link?), passed over", t->what, path);
+        if (!t->quiet)
+            log_warn("%s: %s: cannot be looked at (broken link?), passed over", t->what, path);
         t->skipped[SKIP_KIND]++;
         return SHERD_OK;
     }
@@ -272,6 +275,7 @@ int tokens_open(struct tokens **out, const struct tokens_desc *desc)
     t->what = desc->what;
     t->format = desc->format;
     t->vocab = desc->vocab;
+    t->quiet = desc->quiet;
     if (desc->n_paths < 1) {
         st = SHERD_FAIL(SHERD_ECONFIG, "%s: no path given; name at least one file or folder", desc->what);
         goto out;

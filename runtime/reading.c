@@ -34,19 +34,20 @@ int reading_weights(const struct sherd_config *c, double **out)
 }
 
 static struct tokens_desc describe(
-    const struct sherd_config *c, const char *what, const struct sherd_texts *paths)
+    const struct sherd_config *c, const char *what, const struct sherd_texts *paths, int rank)
 {
     return (struct tokens_desc){ .what = what,
         .paths = (const char *const *)paths->items,
         .n_paths = paths->n,
         .format = c->data.format,
-        .vocab = c->model.vocab };
+        .vocab = c->model.vocab,
+        .quiet = rank != 0 };
 }
 
 /* Samples of an epoch. */
-static int open_train(struct reading *r, const struct sherd_config *c, int64_t *windows)
+static int open_train(struct reading *r, const struct sherd_config *c, int rank, int64_t *windows)
 {
-    struct tokens_desc desc = describe(c, "data.train", &c->data.train);
+    struct tokens_desc desc = describe(c, "data.train", &c->data.train, rank);
     double *weights;
     SHERD_TRY(tokens_open(&r->train, &desc));
     SHERD_TRY(tokens_windows(r->train, c->batch.seq, windows));
@@ -62,7 +63,7 @@ static int open_train(struct reading *r, const struct sherd_config *c, int64_t *
 
 static int open_eval(struct reading *r, const struct sherd_config *c)
 {
-    struct tokens_desc desc = describe(c, "data.val", &c->data.val);
+    struct tokens_desc desc = describe(c, "data.val", &c->data.val, r->feed.rank);
     r->eval = r->feed;
     r->evaluates = c->train.eval_every > 0 && (c->data.val.n > 0 || r->mix.held > 0);
     if (!r->evaluates)
@@ -97,7 +98,7 @@ static void tell(const struct reading *r, const struct sherd_config *c)
 int reading_open(struct reading *r, struct sherd_config *c, int rank, int world)
 {
     int64_t windows;
-    SHERD_TRY(open_train(r, c, &windows));
+    SHERD_TRY(open_train(r, c, rank, &windows));
     r->feed = (struct feed){ .tokens = r->train,
         .sampler = { windows, (uint64_t)c->run.seed, c->data.shuffle },
         .mix = r->mix.n ? &r->mix : NULL,

@@ -24,6 +24,7 @@ diff -r one1 one3 >/dev/null || complain "three threads wrote other files than o
 [ "$(stat -c %s one1/tokens-000001.bin)" -eq 3024 ] || complain "a shard is not of 1000 tokens"
 run 0 tokenize --tokenizer one1 -o two --field body two.jsonl --json
 json 'r["documents"] == 200 and r["files"] == 1 and r["vocab"] < 400'
+[ -z "$(tail -c 1 two/tokens.json | tr -d '\n')" ] || complain "tokens.json does not end in a newline"
 
 # Trained on both, with weights, evaluated on what is held out; stopped and gone on from, at another world.
 sets=(--set data.train=[one1,two] --set data.weights=[1,0.5] --set data.split=0.1 --set model.vocab=384
@@ -97,12 +98,22 @@ run 1 tokenize --tokenizer one1 -o bad bad.txt
 has err "bad.txt: byte 9: 0xff is not UTF-8"
 [ -e bad ] && complain "a failed run left its folder"
 run 0 tokenize --tokenizer bytes -o raw bad.txt
+# What is passed over is told once, however many ranks read it.
+mkdir -p passing/set && cp one.txt passing && ln -s nowhere passing/link && cp one1/* passing/set
+run 0 train tiny.yaml --ranks 2 --set data.train=[passing] --set data.format=bytes --set run.dir=passed --set train.steps=1
+has err "1 step"
+for warning in "passing/set holds token files" "passing/link: cannot be looked at"; do
+    [ "$(grep -c "$warning" err)" -eq 1 ] || { complain "$warning: not once"; show err; }
+done
 printf '{"body": "a"}\n{"body": 3}\n' >bad.jsonl
 run 1 tokenize --tokenizer one1 -o bad --field body bad.jsonl
-has err "bad.jsonl: byte 14: the object has no text 'body'"
+has err "bad.jsonl:2: the object has no text 'body'"
 printf '{"body": "a"}\n{"body": \n' >bad.jsonl
 run 1 tokenize --tokenizer one1 -o bad --field body bad.jsonl
-has err "bad.jsonl: byte 14:"
+has err "bad.jsonl:2:9: not valid JSON: "
+printf '{"body": "a"}\n\n[1]\n' >bad.jsonl
+run 1 tokenize --tokenizer one1 -o bad --field body bad.jsonl
+has err "bad.jsonl:3:1: the JSON text must be one object"
 mkdir old && echo '{}' >old/vocab.json
 run 1 tokenize --tokenizer old -o bad one.txt
 has err "only the older vocab.json"
