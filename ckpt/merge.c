@@ -38,6 +38,7 @@ struct merge {
     char *temp;           /* where the files are made */
     char *run;            /* the folder that the checkpoint lies in */
     int replaces;         /* the target holds a model */
+    int made;             /* the target was not there */
 };
 
 static void file_name(char out[CKPT_NAME_BYTES], int file, int n_files)
@@ -150,8 +151,9 @@ static int check_target(struct merge *m)
 {
     char need[32], has[32];
     uint64_t available;
-    SHERD_TRY(file_mkdirs(m->desc->to));
-    SHERD_TRY(look_at_target(m));
+    m->made = !file_exists(m->desc->to);
+    if (!m->made)
+        SHERD_TRY(look_at_target(m));
     if (m->replaces)
         SHERD_TRY(swap_name(&m->temp, m->desc->to));
     else
@@ -324,6 +326,19 @@ static char *folder_around(const char *path)
     return slash ? mem_printf("%.*s", (int)MAX(slash - path, 1), path) : mem_strdup(".");
 }
 
+/* A merge that fails leaves nothing; the error is kept. */
+static void clean_up(const struct merge *m, int status)
+{
+    char *text = mem_strdup(sherd_error());
+    if (m->temp)
+        (void)file_remove_tree(m->temp);
+    if (m->made)
+        (void)file_remove_tree(m->desc->to);
+    if (text)
+        status_adopt(status, text);
+    mem_free(text);
+}
+
 static int merge(struct merge *m)
 {
     char *from = NULL;
@@ -335,17 +350,13 @@ static int merge(struct merge *m)
         return SHERD_ENOMEM;
     SHERD_TRY(st);
     SHERD_TRY(plan(m));
-    SHERD_TRY(check_target(m));
-    if (!ckpt_checks_reads(m->ckpt))
-        SHERD_TRY(ckpt_verify_files(m->ckpt, 1u << CKPT_WEIGHTS, 0, 1));
-    st = write_all(m);
-    if (st != SHERD_OK) {
-        char *text = mem_strdup(sherd_error());
-        (void)file_remove_tree(m->temp);
-        if (text)
-            status_adopt(st, text);
-        mem_free(text);
-    }
+    st = check_target(m);
+    if (st == SHERD_OK && !ckpt_checks_reads(m->ckpt))
+        st = ckpt_verify_files(m->ckpt, 1u << CKPT_WEIGHTS, 0, 1);
+    if (st == SHERD_OK)
+        st = write_all(m);
+    if (st != SHERD_OK)
+        clean_up(m, st);
     return st;
 }
 
