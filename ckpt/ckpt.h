@@ -111,9 +111,11 @@ int ckpt_import(struct ckpt_job *job, const char *dir);
 /* The newest complete and finite checkpoint of a run that comes behind `than`, a path that was found there.
  */
 int ckpt_find_older(char **path, const char *dir, const char *than);
-/* Renames a step folder so that nothing takes it for one; *to is its new path, mem_free it. */
+/* Renames a step folder so that nothing takes it for one, nor ever removes it; a warning has its new name. */
 #define CKPT_DAMAGED_PREFIX "damaged-"
-int ckpt_put_aside(char **to, const char *path);
+int ckpt_put_aside(const char *path);
+/* The same for those of a run that are not complete and newer than `than`, which it goes on from. */
+int ckpt_put_broken_aside(const char *dir, const char *than);
 
 /* Removes what does not stay, for the run of that id (0: checkpoints of unknown runs), and what ckpt_tidy
  * does. One rank calls it. */

@@ -26,7 +26,7 @@ static int same_run(const struct manifest *old, const struct manifest *new)
     return same;
 }
 
-/* An older checkpoint in this place must be one of the same run. */
+/* An older checkpoint in this place must be one of the same run; one that lacks something is put aside. */
 static int check_place(const struct save *s)
 {
     struct sherd_ckpt *old;
@@ -34,8 +34,8 @@ static int check_place(const struct save *s)
         return SHERD_OK;
     int st = sherd_ckpt_open(&old, s->final);
     if (ckpt_is_broken(st)) {
-        log_warn("replacing %s, which is not complete: %s", s->final, sherd_error());
-        return SHERD_OK;
+        log_warn("%s is not complete: %s", s->final, sherd_error());
+        return ckpt_put_aside(s->final);
     }
     SHERD_TRY(st);
     int same = same_run(&old->manifest, &s->manifest);

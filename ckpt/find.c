@@ -176,26 +176,45 @@ int ckpt_find_older(char **path, const char *dir, const char *than)
     return find_below(path, dir, slash ? slash + 1 : than);
 }
 
-int ckpt_put_aside(char **to, const char *path)
+/* "damaged-step-00000009", with "-1" and so on behind it where there is one already; mem_free it. */
+static char *name_aside(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    int dir = (int)(name - path), st;
-    *to = NULL;
+    int dir = (int)(name - path);
     for (int i = 0;; i++) {
         char tail[16] = "";
         if (i > 0)
             snprintf(tail, sizeof(tail), "-%d", i);
-        *to = mem_printf("%.*s" CKPT_DAMAGED_PREFIX "%s%s", dir, path, name, tail);
-        if (!*to)
-            return SHERD_ENOMEM;
-        if (!file_exists(*to))
-            break;
-        mem_free(*to);
+        char *to = mem_printf("%.*s" CKPT_DAMAGED_PREFIX "%s%s", dir, path, name, tail);
+        if (!to || !file_exists(to))
+            return to;
+        mem_free(to);
     }
-    st = file_rename(path, *to);
-    if (st != SHERD_OK) {
-        mem_free(*to);
-        *to = NULL;
+}
+
+int ckpt_put_aside(const char *path)
+{
+    char *to = name_aside(path);
+    int st = to ? file_rename(path, to) : SHERD_ENOMEM;
+    if (st == SHERD_OK)
+        log_warn("%s is called %s now, and may be removed", path, to);
+    mem_free(to);
+    return st;
+}
+
+int ckpt_put_broken_aside(const char *dir, const char *than)
+{
+    struct ckpt_step *steps = NULL;
+    const char *slash = strrchr(than, '/'), *name = slash ? slash + 1 : than;
+    int n, st = SHERD_OK;
+    SHERD_TRY(ckpt_list_steps(&steps, &n, dir));
+    for (int i = 0; i < n && st == SHERD_OK && strcmp(steps[i].name, name) != 0; i++) {
+        if (steps[i].aside || !ckpt_is_broken(ckpt_check_step(dir, &steps[i], NULL)))
+            continue;
+        char *path = ckpt_join(dir, steps[i].name);
+        st = path ? ckpt_put_aside(path) : SHERD_ENOMEM;
+        mem_free(path);
     }
+    mem_free(steps);
     return st;
 }

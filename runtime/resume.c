@@ -232,16 +232,13 @@ static int load(struct resume *r)
 /* Takes what was passed over out of the way: it has the numbers of steps that are saved again. */
 static int put_damaged_aside(struct text *damaged)
 {
-    char *line, *end, *to;
+    char *line, *end;
     int st = SHERD_OK;
     if (damaged->failed)
         return SHERD_ENOMEM;
     for (line = damaged->data; st == SHERD_OK && line && (end = strchr(line, '\n')); line = end + 1) {
         *end = '\0';
-        st = ckpt_put_aside(&to, line);
-        if (st == SHERD_OK)
-            log_warn("%s is called %s now, and may be removed", line, to);
-        mem_free(to);
+        st = ckpt_put_aside(line);
     }
     return st;
 }
@@ -250,6 +247,10 @@ static int say(struct resume *r)
 {
     const struct sherd_engine *e = r->engine;
     SHERD_TRY(put_damaged_aside(&r->damaged));
+    struct file_watch before = comm_beat_with_files(e->comm);
+    int st = ckpt_put_broken_aside(r->config->run.dir, r->found.text);
+    file_watch(before);
+    SHERD_TRY(st);
     log_info("resumed from %s: step %lld, %lld samples seen", r->found.text, (long long)e->step,
         (long long)e->samples_seen);
     return tell_changes(r->found.text, r->config, e->step, e->skipped);

@@ -70,6 +70,14 @@ run 0 merge wide model --overwrite --dtype bf16
 has out "parameters in"
 run 0 merge wide parts --shard-size 10kB
 [ -s parts/model.safetensors.index.json ] || complain "no index of the parts"
+# Where there is no room nothing is made.
+if unshare -rm true 2>/dev/null; then
+    mkdir small
+    unshare -rm sh -c 'mount -t tmpfs -o size=4k tmpfs small && "$0" merge wide small/deep/model; echo "$?"; ls -A small' \
+        "$sherd" >out 2>err
+    [ "$(cat out)" = 1 ] || { complain "a merge without room left something"; show out err; }
+    has err "small/deep/model: the merged model needs"
+fi
 python3 - <<'END' || complain "the merged file is not what its header says"
 import json, os, struct
 path = "model/model.safetensors"
@@ -95,7 +103,9 @@ cmp -s out second || complain "top-p 0 is not greedy"
 run 2 generate wide --prompt 'this is more than sixteen'
 has err "the model's context of 16 leaves no room"
 run 2 generate wide --prompt a --config tiny.yaml --set a=b
-run 1 generate nowhere --prompt a
+run 1 generate nowhere/model --prompt a
+has err "nowhere/model: no such folder"
+has err "nothing is downloaded"
 run 1 inspect nowhere
 has err "nowhere"
 
@@ -120,7 +130,7 @@ has out "step-00000006: step 6"
 # ... and not merged.
 run 1 merge run damaged
 has err "$(basename "$shard")"
-[ ! -e damaged/model.safetensors ] || complain "a damaged checkpoint was merged"
+[ ! -e damaged ] || complain "a damaged checkpoint was merged, or left a folder"
 # Nor trained on: the run goes on from the one before, as if the damaged one had never been.
 cp -r run hurt
 run 0 train tiny.yaml --set run.dir=hurt --set train.steps=12 --resume
@@ -161,6 +171,7 @@ cp -r run counted
 sed -i 's/"samples_seen": /&1/' counted/step-00000009/manifest.json
 run 0 train tiny.yaml --set run.dir=counted --set train.steps=12 --resume
 has err "skipping checkpoint counted/step-00000009: counted/step-00000009/manifest.json was changed after it was saved"
+has err "counted/step-00000009 is called counted/damaged-step-00000009 now"
 same_bits sound/step-00000012 counted/step-00000012
 
 # A newest checkpoint that is cut off is passed over by a run, but not when it is asked whether it is sound.
@@ -172,6 +183,18 @@ run 0 train tiny.yaml --set run.dir=run --set train.steps=7 --resume
 has err "skipping checkpoint run/step-00000009: "
 has err "is cut off"
 has err "resumed from run/step-00000006"
+has err "run/step-00000009 is called run/damaged-step-00000009 now, and may be removed"
+# Nothing replaces one that lacks a file: it is mended, called as it was, and gone on from.
+cp -r sound lost
+mv lost/step-00000012/manifest.json manifest
+run 0 train tiny.yaml --set run.dir=lost --set train.steps=12 --set save.keep=1 --resume
+has err "no manifest.json"
+has err "lost/step-00000012 is called lost/damaged-step-00000012 now"
+same_bits sound/step-00000012 lost/step-00000012
+mv manifest lost/damaged-step-00000012/manifest.json
+rm -r lost/step-00000012 && mv lost/damaged-step-00000012 lost/step-00000012
+run 0 train tiny.yaml --set run.dir=lost --set train.steps=12 --resume
+has err "resumed from lost/step-00000012"
 run 1 verify tiny.yaml
 
 # Where files may not grow, saving fails with a text, not by a signal without one.

@@ -266,6 +266,28 @@ static void assert_steps(const char *want)
     text_finish(&t);
 }
 
+/* What lacks a file can be mended: it is renamed, not replaced, and no rotation removes it. */
+static void what_is_not_complete_is_put_aside(void **state)
+{
+    (void)state;
+    static const int64_t steps[] = { 8, 9, 10, 11 };
+    for (size_t i = 0; i < ARRAY_LEN(steps); i++)
+        save(steps[i]);
+    assert_int_equal(unlink(fake_at("run/step-00000008/manifest.json")), 0);
+    assert_int_equal(unlink(fake_at("run/step-00000011/states-00000-of-00001.safetensors")), 0);
+    assert_int_equal(truncate(fake_at("run/step-00000010/weights-00000-of-00001.safetensors"), 9), 0);
+    char dir[256];
+    snprintf(dir, sizeof(dir), "%s", fake_at("run"));
+    ASSERT_OK(ckpt_put_broken_aside(dir, fake_at("run/step-00000009")));
+    ASSERT_OK(ckpt_put_broken_aside(dir, fake_at("run/step-00000009")));
+    assert_steps("damaged-step-00000010 damaged-step-00000011 latest step-00000008 step-00000009 ");
+    save(8);
+    ASSERT_CONTAINS(said.data, "run/step-00000008 is not complete: ");
+    ASSERT_CONTAINS(said.data, "run/damaged-step-00000008 now, and may be removed");
+    ASSERT_OK(ckpt_rotate(dir, &(struct ckpt_keep){ .newest = 1 }, 0));
+    assert_steps("damaged-step-00000008 damaged-step-00000010 damaged-step-00000011 latest step-00000009 ");
+}
+
 static void rotation_goes_by_number(void **state)
 {
     (void)state;
@@ -503,6 +525,7 @@ int main(void)
         TEST(verify_finds_one_bit),
         TEST(finds_the_newest_complete_one),
         TEST(a_newer_version_is_not_passed_over),
+        TEST(what_is_not_complete_is_put_aside),
         TEST(rotation_goes_by_number),
         TEST(what_is_kept_beside_the_newest),
         TEST(other_runs_stay),
