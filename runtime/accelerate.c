@@ -28,7 +28,7 @@ static const struct foreign_key keys[] = {
     NOTE("enable_cpu_affinity", BOOL, "ranks on GPUs keep to cores near them, see run.bind"),
     NOTE("dynamo_backend", TEXT, "models are compiled already"),
     NOTE("dynamo_config.*", ANY, "models are compiled already"),
-    CODE("use_cpu", BOOL, "true: `run.device` cpu; false: run.device stays"),
+    CODE("use_cpu", BOOL, "true: `run.device` cpu; false: run.device stays; told where that is cpu"),
     NOTE("gpu_ids", ANY, "rank r of a host takes GPU r"),
     NOTE("machine_rank", INT, LAUNCH),
     NOTE("main_process_ip", TEXT, LAUNCH),
@@ -220,25 +220,42 @@ static int take_ranks(struct foreign *f)
     return late->ranks.where ? SHERD_OK : SHERD_ENOMEM;
 }
 
-int accelerate_ranks(struct sherd_config *config, int world)
+static int settle_ranks(struct foreign *f, const struct config_late *late, int world)
 {
-    struct config_origin *origin = config->origin;
-    const struct config_late *late = &origin->late;
-    struct foreign f = { config, origin, &foreign_accelerate, origin->name, NULL };
     double ranks = late->ranks.value, hosts = late->hosts;
     const char *key = late->ranks.theirs;
     if (!late->ranks.where)
         return SHERD_OK;
     if (world == 0 || ranks < 1 || ranks == world) /* below 1 it leaves the number to Slurm */
-        return foreign_remark(&f, CONFIG_IDLE, key, LAUNCH);
+        return foreign_remark(f, CONFIG_IDLE, key, LAUNCH);
     if (hosts > 1 && fmod(ranks, hosts) == 0)
-        return foreign_remark(&f, CONFIG_DIFFERENT, key,
+        return foreign_remark(f, CONFIG_DIFFERENT, key,
             "%.15g ranks on %.15g hosts there, %d here; `sherd launch --nnodes %.15g --nproc-per-node %.15g` on "
             "each host starts as many",
             ranks, hosts, world, hosts, ranks / hosts);
-    return foreign_remark(&f, CONFIG_DIFFERENT, key,
+    return foreign_remark(f, CONFIG_DIFFERENT, key,
         "%.15g rank%s there, %d here; --ranks %.15g starts as many", ranks, ranks > 1 ? "s" : "", world,
         ranks);
+}
+
+/* use_cpu: false. */
+static int settle_gpus(struct foreign *f, const struct config_late *late)
+{
+    const char *key = late->gpus.theirs;
+    if (!late->gpus.where)
+        return SHERD_OK;
+    if (strcmp(f->config->run.device, "cpu") != 0)
+        return foreign_remark(f, CONFIG_IDLE, key, "run.device says where");
+    return foreign_remark(
+        f, CONFIG_DIFFERENT, key, "GPUs there if it finds any, the CPU here; run.device=cuda trains on GPUs");
+}
+
+int accelerate_settle(struct sherd_config *config, int world)
+{
+    struct config_origin *origin = config->origin;
+    struct foreign f = { config, origin, &foreign_accelerate, origin->name, NULL };
+    SHERD_TRY(settle_gpus(&f, &origin->late));
+    return settle_ranks(&f, &origin->late, world);
 }
 
 static int translate(struct foreign *f)
@@ -269,7 +286,9 @@ static int translate(struct foreign *f)
         SHERD_TRY(foreign_put(f, type, "shard.stage", "0"));
     if (cpu && foreign_bool(cpu))
         return foreign_put(f, cpu, "run.device", "cpu");
-    return cpu ? foreign_remark(f, CONFIG_IDLE, cpu->path, "run.device says where") : SHERD_OK;
+    if (cpu)
+        f->origin->late.gpus = (struct config_place){ foreign_where(f, cpu), cpu->path, 0 };
+    return !cpu || f->origin->late.gpus.where ? SHERD_OK : SHERD_ENOMEM;
 }
 
 /* In the blocks keys may be written with or without the prefix; one has two names. */

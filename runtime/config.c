@@ -387,7 +387,7 @@ static int parse(struct sherd_config *out, const char *text, size_t bytes,
     SHERD_TRY_OUT(config_settle(out));
     if (desc->world != 0)
         SHERD_TRY_OUT(config_derive_batch(out, desc->world));
-    SHERD_TRY_OUT(accelerate_ranks(out, desc->world));
+    SHERD_TRY_OUT(accelerate_settle(out, desc->world));
 out:
     if (st != SHERD_OK)
         sherd_config_free(out);

@@ -83,6 +83,7 @@ struct config_late {
     } ahead,         /* elements to gather ahead */
         lowest,      /* learning rate that the warm-up begins with */
         coupled,     /* weight decay goes into the gradient; value: only together with momentum */
+        gpus,        /* it would train on them */
         ranks;       /* that the other system would start, */
     double hosts;    /* on so many */
     int needs_batch; /* batch sizes must be given */

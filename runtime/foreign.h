@@ -82,8 +82,8 @@ int foreign_take(struct sherd_config *config, const struct foreign_system *syste
 int foreign_load(struct sherd_config *config, const struct foreign_system *system, const char *path);
 /* What could not be decided before overrides were known; called by config_settle. */
 int foreign_settle(struct sherd_config *config);
-/* Tells whether Accelerate's launcher would have started another number of ranks; world 0 = unknown. */
-int accelerate_ranks(struct sherd_config *config, int world);
+/* Tells whether Accelerate would have trained elsewhere, or on another number of ranks; world 0 = unknown. */
+int accelerate_settle(struct sherd_config *config, int world);
 /* Makes white space of the comments that JSON does not have (// and slash-star), in place. */
 void foreign_blank_comments(char *text, size_t bytes);
 

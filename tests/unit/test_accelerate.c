@@ -97,7 +97,7 @@ static void whole_files(void **state)
     expect_remark(&c, "  num_processes: ranks are started by");
     expect_remark(&c, "  fsdp_config.auto_wrap_policy: every layer is a unit");
     expect_remark(&c, "  fsdp_config.offload_params: false is what happens here");
-    expect_remark(&c, "  use_cpu: run.device says where");
+    expect_remark(&c, "to know:\n  use_cpu: GPUs there if it finds any, the CPU here; run.device=cuda");
     sherd_config_free(&c);
     ASSERT_OK(parse(&c, fsdp2));
     assert_int_equal(c.shard.stage, 3);
@@ -235,6 +235,21 @@ static void ranks(void **state)
     expect_fail("num_processes: many\n", "acc.yaml:1: num_processes: must be a whole number, not many");
 }
 
+/* What does not ask for the CPU is told where that is what trains. */
+static void devices(void **state)
+{
+    (void)state;
+    static const char text[] = "use_cpu: false\n";
+    static const char *const set[] = { "run.device=cuda" };
+    struct sherd_config c;
+    ASSERT_OK(sherd_config_parse(&c, text, strlen(text), "acc.yaml", set, 1, 1));
+    expect_remark(&c, "without influence on results here:\n  use_cpu: run.device says where");
+    sherd_config_free(&c);
+    ASSERT_OK(sherd_config_parse(&c, text, strlen(text), "acc.yaml", NULL, 0, 1));
+    expect_remark(&c, "to know:\n  use_cpu: GPUs there");
+    sherd_config_free(&c);
+}
+
 /* The DeepSpeed file that it names is read as well, and must agree with it. */
 static void file_in_a_file(void **state)
 {
@@ -298,6 +313,7 @@ int main(void)
         cmocka_unit_test(stages),
         cmocka_unit_test(refusals),
         cmocka_unit_test(ranks),
+        cmocka_unit_test(devices),
         cmocka_unit_test(file_in_a_file),
         cmocka_unit_test(every_row),
     };
