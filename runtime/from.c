@@ -90,7 +90,7 @@ int config_import(struct sherd_config *c)
     if (!file_is_dir(c->model.from))
         return CONFIG_FAIL(c, "model.from",
             "%s: there is no such folder; name one with a " CONFIG_JSON
-            " and safetensors files, as a clone from Hugging Face",
+            " and safetensors files, as a clone from Hugging Face (nothing is downloaded)",
             c->model.from);
     const char *file = arena_printf(&origin->arena, "%s/" CONFIG_JSON, c->model.from);
     if (!file)

@@ -141,9 +141,10 @@ static void say_start(struct run *r)
         log_info(
             "one rank alone: stage %d has nobody to shard over, and trains all the same", p->stage->number);
     log_info("memory of one rank: %s; see `sherd plan` for what it is", text_human_bytes((double)total, a));
-    log_info("batch: %lld sequences = %lld micro x %lld accum x %d rank%s, of %lld tokens; %lld steps",
+    log_info("batch: %lld sequences = %lld micro x %lld accum x %d rank%s, of %lld tokens; %lld step%s",
         (long long)c->batch.global, (long long)c->batch.micro, (long long)feed_accum(&r->data.feed), r->world,
-        r->world == 1 ? "" : "s", (long long)c->batch.seq, (long long)c->train.steps);
+        r->world == 1 ? "" : "s", (long long)c->batch.seq, (long long)c->train.steps,
+        c->train.steps == 1 ? "" : "s");
 }
 
 /* From the newest checkpoint, from other weights, or from the seed. */

@@ -97,6 +97,7 @@ static int parse_sizes(struct options *o)
         o->first_text = "64K";
         o->factor = 8;
     }
+    int first_given = o->first_text != NULL;
     o->first_text = o->first_text ? o->first_text : "32M";
     o->last_text = o->last_text ? o->last_text : "32M";
     int code = parse_bytes("minbytes", o->first_text, &o->first);
@@ -106,6 +107,10 @@ static int parse_sizes(struct options *o)
         code = parse_bytes("stepbytes", o->step_text ? o->step_text : "1M", &o->step);
     if (code < 0 && o->factor && o->step_text)
         return args_mistake(NAME, "give --stepfactor or --stepbytes, not both");
+    if (code < 0 && o->first > o->last && !first_given)
+        return args_mistake(NAME,
+            "--maxbytes %s is less than the first size, %s by default; give --minbytes (-b), too",
+            o->last_text, o->first_text);
     if (code < 0 && o->first > o->last)
         return args_mistake(NAME, "--minbytes %s is more than --maxbytes %s", o->first_text, o->last_text);
     return code;

@@ -44,23 +44,41 @@ static int unknown_command(const char *word)
         near ? near : "", near ? "'?" : "");
 }
 
+static int run_command(int argc, char **argv)
+{
+    for (int i = 0; i < COUNT_OF(commands); i++)
+        if (strcmp(argv[0], commands[i].name) == 0)
+            return commands[i].run(argc, argv);
+    return argv[0][0] == '-' ? args_mistake(NULL, "unknown option '%s'", argv[0]) : unknown_command(argv[0]);
+}
+
+/* `sherd help`, and `sherd help COMMAND` for `sherd COMMAND --help`. */
+static int help(const char *command)
+{
+    char option[] = "--help", word[64];
+    char *argv[] = { word, option, NULL };
+    if (!command) {
+        print_help();
+        return EXIT_OK;
+    }
+    snprintf(word, sizeof(word), "%s", command);
+    return run_command(2, argv);
+}
+
 static int dispatch(int argc, char **argv)
 {
     const char *word = argc > 1 ? argv[1] : NULL;
     if (!word)
         return args_mistake(NULL, "no command given");
-    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0) {
-        print_help();
-        return EXIT_OK;
-    }
-    if (strcmp(word, "--version") == 0) {
+    if (strcmp(word, "help") == 0)
+        return help(argv[2]);
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0)
+        return help(NULL);
+    if (strcmp(word, "--version") == 0 || strcmp(word, "version") == 0) {
         printf("sherd %s\n", sherd_version());
         return EXIT_OK;
     }
-    for (int i = 0; i < COUNT_OF(commands); i++)
-        if (strcmp(word, commands[i].name) == 0)
-            return commands[i].run(argc - 1, argv + 1);
-    return word[0] == '-' ? args_mistake(NULL, "unknown option '%s'", word) : unknown_command(word);
+    return run_command(argc - 1, argv + 1);
 }
 
 int main(int argc, char **argv)

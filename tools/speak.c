@@ -64,6 +64,11 @@ static int read_config(struct speak *s, const struct speak_desc *d)
                         : sherd_fail(SHERD_ENOMEM, "no memory for a path");
         return st == SHERD_OK ? EXIT_OK : out_fail(st);
     }
+    if (access(d->path, F_OK) != 0)
+        return out_fail(sherd_fail(SHERD_ENOTFOUND,
+            "%s: no such folder; name a run folder, a step folder, or the folder of a Hugging Face model (nothing is "
+            "downloaded)",
+            d->path));
     st = sherd_ckpt_find(&s->weights, d->path);
     if (st == SHERD_OK)
         st = keep_run(s);

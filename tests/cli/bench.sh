@@ -99,6 +99,8 @@ run 2 bench all -x
 has err "unknown option '-x' of 'sherd bench'"
 run 2 bench all -b 2K -e 1K
 has err "--minbytes 2K is more than --maxbytes 1K"
+run 2 bench all -e 1M
+has err "--maxbytes 1M is less than the first size, 32M by default; give --minbytes (-b), too"
 run 2 bench all -f 2 -i 1K
 has err "not both"
 run 2 bench all -f 1

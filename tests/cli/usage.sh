@@ -8,7 +8,18 @@
 run 0 --help
 has out "usage: sherd COMMAND"
 empty err
-run 0 -h
+run 0 --help && cp out help
+for words in -h help; do
+    run 0 $words
+    cmp -s out help || complain "$words prints something else than --help"
+done
+run 0 train --help && cp out help
+run 0 help train
+cmp -s out help || complain "help train prints something else than train --help"
+run 2 help trian
+has err "unknown command 'trian'; did you mean 'train'?"
+run 0 version
+[[ $(cat out) =~ ^sherd\ [0-9.]+$ ]] || complain "version: $(cat out)"
 run 0 --version
 [[ $(cat out) =~ ^sherd\ [0-9]+\.[0-9]+\.[0-9]+$ ]] || complain "version: $(cat out)"
 for command in train plan config inspect verify merge generate tokenize bench selftest; do
