@@ -255,7 +255,9 @@ static void assert_nothing_but(const char *dir, const char *const *want, int n_w
 static void a_step_is_replaced(void **state)
 {
     (void)state;
-    static const char *const want[] = { "latest", "step-00000010" };
+    static const char *const want[] = { "latest", "step-00000010" }, *const kept[] = {
+        "damaged-step-00000010", "latest", "step-00000010"
+    };
     const struct fake_options plain = { 0 }, other = { .seed = 2 }, model = { .extra = 1 };
     char *latest;
     ASSERT_OK(fake_save(&results, 2, &plain, fake_at("run")));
@@ -269,11 +271,11 @@ static void a_step_is_replaced(void **state)
     assert_int_equal(results.status[1], SHERD_EPEER);
     ASSERT_FAILS(fake_save(&results, 2, &model, fake_at("run")), SHERD_EEXISTS, "run/step-00000010");
     assert_nothing_but(fake_at("run"), want, 2);
-    /* what is no checkpoint is replaced too */
+    /* what is not complete is renamed */
     ASSERT_OK(file_remove_tree(fake_at("run/step-00000010/manifest.json")));
     ASSERT_OK(fake_save(&results, 1, &other, fake_at("run")));
     ASSERT_OK(fake_load(&results, 2, &other, fake_at("run/step-00000010"), NULL));
-    assert_nothing_but(fake_at("run"), want, 2);
+    assert_nothing_but(fake_at("run"), kept, 3);
 }
 
 static void a_rank_that_fails_fails_all(void **state)
