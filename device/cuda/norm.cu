@@ -369,8 +369,8 @@ static __device__ __forceinline__ void fetch_row(
     p->rstd = wanted ? a->rstd[row] : 0.0f;
 }
 
-/* The sums of x, for LAYER, and y over the warps of a team, in order, by one wait of the team alone: `share`
- * has one for each of its warps, and is another one at the next call. */
+/* The sums of x, for LAYER, and y over the warps of a team, in order, by one wait of the block: `share` has
+ * one for each of the team's warps, and is another one at the next call. */
 template <bool LAYER, int G>
 static __device__ __forceinline__ float2 team_sum2(float x, float y, float2 *share)
 {
@@ -379,7 +379,7 @@ static __device__ __forceinline__ float2 team_sum2(float x, float y, float2 *sha
         return sum;
     if (threadIdx.x % 32 == 0)
         share[threadIdx.x / 32] = sum;
-    asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.y + 1), "n"(G * 32) : "memory"); /* 0 is __syncthreads */
+    __syncthreads();
     sum = share[0];
 #pragma unroll
     for (int i = 1; i < G; i++) {
@@ -430,12 +430,11 @@ __global__ void __launch_bounds__(TEAMS(V, G) * G * 32, sizeof(T) == 4 ? 1 : TEA
     constexpr int SIZE = G * 32;
     __shared__ float2 share[2][TEAMS(V, G)][G];
     float dw[V][WIDE] = { 0 }, db[LAYER ? V : 1][WIDE] = { 0 };
-    int64_t row = (int64_t)blockIdx.x * block_rows;
-    int64_t last = row + block_rows < a.rows ? row + block_rows : a.rows;
+    int64_t first = (int64_t)blockIdx.x * block_rows;
+    int64_t last = first + block_rows < a.rows ? first + block_rows : a.rows;
     int turn = 0;
     struct pack<T> weight[V];
     struct row_of<T, V> own, next;
-    row += threadIdx.y;
 #pragma unroll
     for (int i = 0; i < V; i++) {
         int c = (i * SIZE + (int)threadIdx.x) * WIDE;
@@ -443,8 +442,9 @@ __global__ void __launch_bounds__(TEAMS(V, G) * G * 32, sizeof(T) == 4 ? 1 : TEA
         if (c < a.cols)
             fetch<false>(&weight[i], (const T *)a.w + c);
     }
-    fetch_row<T, LAYER, V, SIZE>(&next, &a, row, row < last);
-    for (; row < last; row += TEAMS(V, G)) {
+    fetch_row<T, LAYER, V, SIZE>(&next, &a, first + threadIdx.y, first + threadIdx.y < last);
+    for (; first < last; first += TEAMS(V, G)) { /* also by the teams that have no row in the last turn */
+        int64_t row = first + threadIdx.y;
         own = next;
         fetch_row<T, LAYER, V, SIZE>(&next, &a, row + TEAMS(V, G), row + TEAMS(V, G) < last);
         float sum_g = 0, sum_gh = 0;
@@ -473,7 +473,7 @@ __global__ void __launch_bounds__(TEAMS(V, G) * G * 32, sizeof(T) == 4 ? 1 : TEA
 #pragma unroll
         for (int i = 0; i < V; i++) {
             int c = (i * SIZE + (int)threadIdx.x) * WIDE;
-            if (c >= a.cols)
+            if (c >= a.cols || row >= last)
                 continue;
             renew(&weight[i]);
             renew(&own.part[i].x);
