@@ -115,7 +115,7 @@ int nccl_landing(struct sherd_comm *comm, void *base, size_t bytes)
     SHERD_TRY(nccl_expose(comm, base, bytes));
     const char *lacks = lack(n);
     if (lacks) {
-        log_info(
+        log_warn(
             "NCCL sums gradients by its kernels, as copy engines lack %s; shard.reduce: kernel saves the "
             "%.1f MB that were kept for them",
             lacks, (double)bytes / 1e6);

@@ -47,8 +47,8 @@ static const struct key_choice recompute_words[] = {
     { NULL, 0 },
 };
 static const struct key_choice reduce_words[] = {
-    { "auto", SHERD_REDUCE_AUTO },
     { "kernel", SHERD_REDUCE_KERNEL },
+    { "copy", SHERD_REDUCE_COPY },
     { NULL, 0 },
 };
 static const struct key_choice nonfinite_words[] = {
@@ -209,8 +209,8 @@ static const struct key keys[] = {
       .help = "communicate beside computing" },
     { BOOL("shard.poison", shard.poison, "false"),
       .help = "debugging: fill buffers that are let go with NaN" },
-    { CHOICE("shard.reduce", shard.reduce, reduce_words, "auto"),
-      .help = "gradients between GPUs of a host: auto = copy engines, and more memory, where they can; kernel = not" },
+    { CHOICE("shard.reduce", shard.reduce, reduce_words, "kernel"),
+      .help = "gradients between GPUs of a host: kernel = NCCL's sums; copy = copy engines, for more memory" },
 
     { CHOICE("dtype.param", dtype.param, dtype_words, "f32"),
       .help = "weights and activations; the optimizer works on f32" },

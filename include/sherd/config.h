@@ -33,9 +33,9 @@ enum sherd_graph { SHERD_GRAPH_AUTO, SHERD_GRAPH_ON, SHERD_GRAPH_OFF };
 enum sherd_bind { SHERD_BIND_AUTO, SHERD_BIND_NONE };
 enum sherd_profile { SHERD_PROFILE_PROGRAM, SHERD_PROFILE_OPS };
 
-/* How GPUs of one host sum gradients: AUTO = copied to each other by their copy engines and summed, where
- * they can and what is summed is large, for memory (the region `landing`); KERNEL = by NCCL's kernels. */
-enum sherd_reduce_way { SHERD_REDUCE_AUTO, SHERD_REDUCE_KERNEL };
+/* How GPUs of one host sum gradients: KERNEL = by NCCL's kernels; COPY = copied to each other by their copy
+ * engines and summed, where what is summed is large, for memory (the region `landing`). */
+enum sherd_reduce_way { SHERD_REDUCE_KERNEL, SHERD_REDUCE_COPY };
 
 /* Where the float weights are when parameters are BF16: WHOLE beside them, or SPLIT: the other 16 bits. */
 enum sherd_master { SHERD_MASTER_WHOLE, SHERD_MASTER_SPLIT };

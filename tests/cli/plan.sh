@@ -18,7 +18,7 @@ has out "fits: "
 for point in 0:8:224.2:37.65 3:8:221.4:25.95 0:2:72.0:26.18 3:2:67.0:14.57; do
     IFS=: read -r stage micro ms gb <<<"$point"
     run 0 plan "$llama" --gpus 2 --device h200 --set batch.global=$((2 * micro)) --set batch.micro="$micro" \
-        --set shard.reduce=kernel --json
+        --json
     row="[x for x in r['forecast']['rows'] if x['stage'] == $stage and x['recompute'] == 'cheap'][0]"
     json "abs($row['step_seconds'] * 1e3 / $ms - 1) < 0.1"
     json "abs($row['memory'] / 1e9 / $gb - 1) < 0.02"
@@ -31,11 +31,11 @@ json 'all(a["memory"] > b["memory"] and a["step_seconds"] < b["step_seconds"] fo
 json 'all(a["memory"] >= b["memory"] for a, b in zip(r["forecast"]["rows"], r["forecast"]["rows"][3:]))'
 
 # GPUs of one host have memory where gradients of other ranks land: the head and its norm, in floats.
-run 0 plan "$llama" --gpus 2 --device h200 --json
+run 0 plan "$llama" --gpus 2 --device h200 --set shard.reduce=copy --json
 json '[s["memory"]["landing"] for s in r["stages"]] == [0] + 3 * [4 * (32000 + 1) * 2048]'
-run 0 plan "$llama" --gpus 2 --nodes 1 --device h200
+run 0 plan "$llama" --gpus 2 --nodes 1 --device h200 --set shard.reduce=copy
 has out "  gradients from other ranks "
-for other in "--gpus 1" "--gpus 1 --nodes 2" "--gpus 2 --set shard.reduce=kernel" "--gpus 2 --set model.vocab=256 --set model.layers=1 --set model.width=128 --set model.mlp_width=512"; do
+for other in "--gpus 1 --set shard.reduce=copy" "--gpus 1 --nodes 2 --set shard.reduce=copy" "--gpus 2" "--gpus 2 --set shard.reduce=copy --set model.vocab=256 --set model.layers=1 --set model.width=128 --set model.mlp_width=512"; do
     read -r -a args <<<"$other"
     run 0 plan "$llama" --device h200 "${args[@]}" --json
     json 'not any(s["memory"]["landing"] for s in r["stages"])'
@@ -71,7 +71,7 @@ has out "does NOT fit"
 has out "by --set batch.micro=2"
 advised
 small 9000000000
-run 0 plan "$llama" --gpus 2 --device ./small.json --set batch.global=16 --set batch.micro=8 --set shard.stage=2
+run 0 plan "$llama" --gpus 2 --device ./small.json --set batch.global=16 --set batch.micro=8 --set shard.stage=2 --set shard.reduce=copy
 has out "by --set shard.reduce=kernel --set batch.micro=1 --set train.recompute=block --set shard.stage=3"
 advised
 small 1500000000

@@ -33,8 +33,10 @@ run 1 train tiny.yaml --resume --set run.dir=nowhere
 has err "nowhere"
 run 0 train tiny.yaml --resume=auto --set run.dir=fresh --set train.steps=2
 
-run 0 train tiny.yaml --ranks 2 --set run.dir=evaluated --set train.steps=1 --set data.val=text --set train.eval_batches=0
+run 0 train tiny.yaml --ranks 2 --set run.dir=evaluated --set train.steps=1 --set data.val=text --set train.eval_batches=0 \
+    --set shard.reduce=copy
 has err "over 13888 tokens" # all that make whole samples
+has err "shard.reduce: copy is for GPUs of one host"
 
 run 0 train tiny.yaml --ranks 3 --set run.dir=wide --set shard.stage=3
 grep -qF '[rank' err && { complain "ranks spoke where nothing was wrong"; show err; }

@@ -372,7 +372,7 @@ static void test_landing(void **state)
             base.reduce = base.param;
             base.way = SHERD_REDUCE_KERNEL;
             add(&all, base);
-            base.way = SHERD_REDUCE_AUTO;
+            base.way = SHERD_REDUCE_COPY;
             add(&all, base);
             base.poison = 1;
             base.delay_us = 400;

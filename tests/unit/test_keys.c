@@ -61,7 +61,7 @@ static const struct sample samples[] = {
     SAMPLE(shard, prefetch, "2", "2"),
     SAMPLE(shard, overlap, "off", "false"),
     SAMPLE(shard, poison, "true", "true"),
-    SAMPLE(shard, reduce, "kernel", "kernel"),
+    SAMPLE(shard, reduce, "copy", "copy"),
     SAMPLE(dtype, param, "bf16", "bf16"),
     SAMPLE(dtype, reduce, "bf16", "bf16", "dtype.param=bf16"),
     SAMPLE(dtype, master, "split", "split", "dtype.param=bf16"),

@@ -49,16 +49,16 @@ static void landing_memory_is_that_of_the_largest_unit(void **state)
 {
     (void)state;
     static const struct point points[] = {
-        { "cuda", "auto", 0, 2, 1, 0 }, /* sums are all-reduces */
-        { "cuda", "auto", 1, 2, 1, LARGEST },
-        { "cuda", "auto", 2, 2, 1, LARGEST },
-        { "cuda", "auto", 3, 2, 1, LARGEST },
-        { "cuda", "auto", 3, 4, 1, LARGEST },
-        { "cuda", "auto", 3, 1, 1, 0 },
-        { "cuda", "auto", 3, 4, 2, 0 },
-        { "cuda", "auto", 3, 16, 1, 0 }, /* slices of 512 KiB at most */
+        { "cuda", "copy", 0, 2, 1, 0 }, /* sums are all-reduces */
+        { "cuda", "copy", 1, 2, 1, LARGEST },
+        { "cuda", "copy", 2, 2, 1, LARGEST },
+        { "cuda", "copy", 3, 2, 1, LARGEST },
+        { "cuda", "copy", 3, 4, 1, LARGEST },
+        { "cuda", "copy", 3, 1, 1, 0 },
+        { "cuda", "copy", 3, 4, 2, 0 },
+        { "cuda", "copy", 3, 16, 1, 0 }, /* slices of 512 KiB at most */
         { "cuda", "kernel", 3, 2, 1, 0 },
-        { "cpu", "auto", 3, 2, 1, 0 },
+        { "cpu", "copy", 3, 2, 1, 0 },
     };
     for (size_t i = 0; i < ARRAY_LEN(points); i++)
         for (int half = 0; half < 2; half++) {
