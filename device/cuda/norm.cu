@@ -15,9 +15,6 @@
 #define PER_WARP (32 * WIDE)          /* columns: one pack a thread */
 #define MULTIPROCESSORS 132           /* for which blocks that stay are counted, whatever the device has */
 
-/* Forward: the blocks of a multiprocessor whose warps go through many rows, V packs of each to a thread. */
-#define FLOW_BLOCKS(V) ((V) == 4 ? 4 : 5)
-
 /* Backward: the teams of WARPS warps in a block, where a thread has V packs of a row, and the blocks of a
  * multiprocessor. */
 #define TEAMS(V, WARPS) (((V) == 1 ? 12 : 8) / (WARPS))
@@ -154,92 +151,6 @@ __global__ void __launch_bounds__(WARPS * 32)
     }
 }
 
-template <typename T, int V>
-static __device__ __forceinline__ void fetch_packs(
-    struct pack<T> (&p)[V], const struct sherd_norm_forward *a, int64_t row, int lane)
-{
-    const T *x = (const T *)a->x + row_start(row, a->cols, a->run, a->pitch);
-#pragma unroll
-    for (int i = 0; i < V; i++) {
-        int c = (i * 32 + lane) * WIDE;
-        if (row < a->rows && c < a->cols)
-            fetch<true>(&p[i], x + c);
-        else
-            clear(&p[i]);
-    }
-}
-
-/* A row to a warp, and many rows one after the other: w and b stay, and the next row is on its way. */
-template <typename T, int V, bool LAYER>
-__global__ void __launch_bounds__(WARPS * 32, FLOW_BLOCKS(V) / (sizeof(T) == 4 ? 2 : 1))
-    norm_forward_flow(const __grid_constant__ struct sherd_norm_forward a)
-{
-    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, step = (int64_t)gridDim.x * WARPS;
-    int lane = threadIdx.x % 32;
-    struct pack<T> w[V], b[LAYER ? V : 1], own[V], next[V];
-#pragma unroll
-    for (int i = 0; i < V; i++) {
-        int c = (i * 32 + lane) * WIDE;
-        clear(&w[i]);
-        clear(&b[LAYER ? i : 0]);
-        if (c < a.cols)
-            fetch<false>(&w[i], (const T *)a.w + c);
-        if (LAYER && a.b && c < a.cols)
-            fetch<false>(&b[LAYER ? i : 0], (const T *)a.b + c);
-    }
-    fetch_packs<T, V>(next, &a, row, lane);
-    for (; row < a.rows; row += step) {
-        float v[WIDE], bias[WIDE] = { 0 }, weight[WIDE], sum = 0, mean = 0;
-#pragma unroll
-        for (int i = 0; i < V; i++)
-            own[i] = next[i];
-        fetch_packs<T, V>(next, &a, row + step, lane);
-        if (LAYER) {
-#pragma unroll
-            for (int i = 0; i < V; i++) {
-                unpack(v, own[i]);
-#pragma unroll
-                for (int j = 0; j < WIDE; j++)
-                    sum += v[j];
-            }
-            mean = warp_sum(sum) / (float)a.cols;
-        }
-        sum = 0;
-#pragma unroll
-        for (int i = 0; i < V; i++) {
-            unpack(v, own[i]);
-            if (!LAYER || (i * 32 + lane) * WIDE < a.cols)
-#pragma unroll
-                for (int j = 0; j < WIDE; j++)
-                    sum += (v[j] - mean) * (v[j] - mean);
-        }
-        float rstd = 1.0f / sqrtf(warp_sum(sum) / (float)a.cols + a.eps);
-        T *y = (T *)a.y + row_start(row, a.cols, a.run, a.pitch);
-#pragma unroll
-        for (int i = 0; i < V; i++) {
-            int c = (i * 32 + lane) * WIDE;
-            if (c >= a.cols)
-                continue;
-            unpack(weight, w[i]);
-            renew(&w[i]);
-            if (LAYER) {
-                unpack(bias, b[LAYER ? i : 0]);
-                renew(&b[LAYER ? i : 0]);
-            }
-            unpack(v, own[i]);
-#pragma unroll
-            for (int j = 0; j < WIDE; j++)
-                v[j] = normed((v[j] - mean) * rstd, weight[j], bias[j]);
-            store<WIDE>(y + c, v, WIDE);
-        }
-        if (lane == 0) {
-            a.rstd[row] = rstd;
-            if (LAYER)
-                a.mean[row] = mean;
-        }
-    }
-}
-
 template <typename T> __global__ void norm_forward_any(const __grid_constant__ struct sherd_norm_forward a)
 {
     int64_t row = blockIdx.x;
@@ -274,12 +185,8 @@ static void launch_forward(cudaStream_t stream, const struct sherd_norm_forward 
     unsigned rows = (unsigned)a->rows, blocks = blocks_for(a->rows, WARPS);
     if (a->cols <= PER_WARP)
         norm_forward_warp<T, 1, LAYER><<<blocks, WARPS * 32, 0, stream>>>(*a);
-    else if (a->cols <= 3 * PER_WARP)
-        norm_forward_flow<T, 3, LAYER>
-            <<<MIN(blocks, FLOW_BLOCKS(3) * MULTIPROCESSORS), WARPS * 32, 0, stream>>>(*a);
     else if (a->cols <= 4 * PER_WARP)
-        norm_forward_flow<T, 4, LAYER>
-            <<<MIN(blocks, FLOW_BLOCKS(4) * MULTIPROCESSORS), WARPS * 32, 0, stream>>>(*a);
+        norm_forward_warp<T, 4, LAYER><<<blocks, WARPS * 32, 0, stream>>>(*a);
     else if (a->cols <= 8 * PER_WARP)
         norm_forward_warp<T, 8, LAYER><<<blocks, WARPS * 32, 0, stream>>>(*a);
     else if (a->cols <= HELD / 2)
