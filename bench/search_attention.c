@@ -259,37 +259,25 @@ static int fit_plan(const struct attention *x, int i)
 
 /* ---- running ---- */
 
-struct binding {
-    int n;
-    int64_t uids[ATTN_ONE];
-    void *pointers[ATTN_ONE];
-};
-
-static void bind(struct binding *b, int64_t uid, const void *p)
-{
-    b->uids[b->n] = uid;
-    memcpy(&b->pointers[b->n++], &p, sizeof(p));
-}
-
 static const float neg_inf = -INFINITY, one = 1.0f;
 
 /* Elements from the start of q, k and v to what a run begins with. */
-static void bind_qkv(struct binding *b, const struct attention *x, const uint16_t *qkv, int64_t uid,
+static void bind_qkv(struct attn_binding *b, const struct attention *x, const uint16_t *qkv, int64_t uid,
     int apart, int64_t b0, int64_t k0)
 {
     const struct attn_shape *s = &x->shape;
     int64_t T = s->seq, D = s->head_dim, H = s->heads, K = s->kv_heads, q0 = k0 * (H / K);
     int64_t rows = s->batch * T;
     if (apart) {
-        bind(b, uid, qkv + (b0 * H + q0) * T * D);
-        bind(b, uid + 1, qkv + rows * H * D + (b0 * K + k0) * T * D);
-        bind(b, uid + 2, qkv + rows * (H + K) * D + (b0 * K + k0) * T * D);
+        attn_bind(b, uid, qkv + (b0 * H + q0) * T * D);
+        attn_bind(b, uid + 1, qkv + rows * H * D + (b0 * K + k0) * T * D);
+        attn_bind(b, uid + 2, qkv + rows * (H + K) * D + (b0 * K + k0) * T * D);
         return;
     }
     qkv += b0 * T * (H + 2 * K) * D;
-    bind(b, uid, qkv + q0 * D);
-    bind(b, uid + 1, qkv + (H + k0) * D);
-    bind(b, uid + 2, qkv + (H + K + k0) * D);
+    attn_bind(b, uid, qkv + q0 * D);
+    attn_bind(b, uid + 1, qkv + (H + k0) * D);
+    attn_bind(b, uid + 2, qkv + (H + K + k0) * D);
 }
 
 static int run_piece(struct attention *x, const struct made *p, int set, int apart, int64_t b0, int64_t k0)
@@ -298,19 +286,19 @@ static int run_piece(struct attention *x, const struct made *p, int set, int apa
     int64_t T = s->seq, D = s->head_dim, H = s->heads, q0 = k0 * (H / s->kv_heads);
     int64_t out = apart ? (b0 * H + q0) * T * D : b0 * T * H * D + q0 * D;
     char *scratch = x->scratch;
-    struct binding b = { 0 };
+    struct attn_binding b = { 0 };
     bind_qkv(&b, x, x->sets[set].qkv, ATTN_Q, apart, b0, k0);
-    bind(&b, ATTN_O, x->sets[set].out + out);
-    bind(&b, ATTN_LSE, x->sets[set].lse + (b0 * H + q0) * T);
-    bind(&b, ATTN_SCALE, &x->scale);
-    bind(&b, ATTN_NEG_INF, &neg_inf);
+    attn_bind(&b, ATTN_O, x->sets[set].out + out);
+    attn_bind(&b, ATTN_LSE, x->sets[set].lse + (b0 * H + q0) * T);
+    attn_bind(&b, ATTN_SCALE, &x->scale);
+    attn_bind(&b, ATTN_NEG_INF, &neg_inf);
     if (x->backward) {
         bind_qkv(&b, x, x->sets[set].dqkv, ATTN_DQ, apart, b0, k0);
-        bind(&b, ATTN_DO, x->sets[set].dout + out);
-        bind(&b, ATTN_ONE, &one);
-        bind(&b, ATTN_ROWSUM, scratch);
+        attn_bind(&b, ATTN_DO, x->sets[set].dout + out);
+        attn_bind(&b, ATTN_ONE, &one);
+        attn_bind(&b, ATTN_ROWSUM, scratch);
         if (x->any_order)
-            bind(&b, ATTN_DQ_SUM, scratch + rowsum_bytes(x, p));
+            attn_bind(&b, ATTN_DQ_SUM, scratch + rowsum_bytes(x, p));
         scratch += own_scratch(x, p);
     }
     return cudnn_run(&x->cudnn, x->m->stream, p->plan, b.n, b.uids, b.pointers, scratch);

@@ -215,20 +215,6 @@ static int find_backward(struct attn_cudnn *c, struct plan **p, const struct she
 
 /* ---- running ---- */
 
-/* Addresses of one run, by uid. */
-struct binding {
-    int n;
-    int64_t uids[ATTN_ONE];
-    void *pointers[ATTN_ONE];
-};
-
-/* cuDNN takes all addresses as void *, those it only reads too. */
-static void bind(struct binding *b, int64_t uid, const void *p)
-{
-    b->uids[b->n] = uid;
-    memcpy(&b->pointers[b->n++], &p, sizeof p);
-}
-
 /* Where the run that begins at batch b0 and kv head k0 finds things: elements from the start of each buffer.
  */
 struct place {
@@ -256,14 +242,14 @@ int attn_cudnn_forward(struct attn_cudnn *c, cudaStream_t stream, const struct s
     SHERD_TRY(find_forward(c, &p, a));
     const uint16_t *qkv = a->qkv;
     struct place at = place(&p->shape, 0, 0);
-    struct binding b = { 0 };
-    bind(&b, ATTN_Q, qkv + at.q);
-    bind(&b, ATTN_K, qkv + at.k);
-    bind(&b, ATTN_V, qkv + at.v);
-    bind(&b, ATTN_O, a->out);
-    bind(&b, ATTN_LSE, a->lse);
-    bind(&b, ATTN_SCALE, &a->scale);
-    bind(&b, ATTN_NEG_INF, &neg_inf);
+    struct attn_binding b = { 0 };
+    attn_bind(&b, ATTN_Q, qkv + at.q);
+    attn_bind(&b, ATTN_K, qkv + at.k);
+    attn_bind(&b, ATTN_V, qkv + at.v);
+    attn_bind(&b, ATTN_O, a->out);
+    attn_bind(&b, ATTN_LSE, a->lse);
+    attn_bind(&b, ATTN_SCALE, &a->scale);
+    attn_bind(&b, ATTN_NEG_INF, &neg_inf);
     return cudnn_run(&c->cudnn, stream, p->desc, b.n, b.uids, b.pointers, a->scratch);
 }
 
@@ -273,24 +259,24 @@ static int run_backward(struct attn_cudnn *c, const struct plan *p, cudaStream_t
     const uint16_t *qkv = a->qkv, *out = a->out, *dout = a->dout;
     uint16_t *dqkv = a->dqkv;
     char *scratch = a->scratch;
-    struct binding b = { 0 };
-    bind(&b, ATTN_Q, qkv + at.q);
-    bind(&b, ATTN_K, qkv + at.k);
-    bind(&b, ATTN_V, qkv + at.v);
-    bind(&b, ATTN_O, out + at.out);
-    bind(&b, ATTN_DO, dout + at.out);
-    bind(&b, ATTN_LSE, a->lse + at.lse);
-    bind(&b, ATTN_DQ, dqkv + at.q);
-    bind(&b, ATTN_DK, dqkv + at.k);
-    bind(&b, ATTN_DV, dqkv + at.v);
-    bind(&b, ATTN_ROWSUM, scratch);
+    struct attn_binding b = { 0 };
+    attn_bind(&b, ATTN_Q, qkv + at.q);
+    attn_bind(&b, ATTN_K, qkv + at.k);
+    attn_bind(&b, ATTN_V, qkv + at.v);
+    attn_bind(&b, ATTN_O, out + at.out);
+    attn_bind(&b, ATTN_DO, dout + at.out);
+    attn_bind(&b, ATTN_LSE, a->lse + at.lse);
+    attn_bind(&b, ATTN_DQ, dqkv + at.q);
+    attn_bind(&b, ATTN_DK, dqkv + at.k);
+    attn_bind(&b, ATTN_DV, dqkv + at.v);
+    attn_bind(&b, ATTN_ROWSUM, scratch);
     scratch += rowsum_bytes(p);
     if (p->any_order)
-        bind(&b, ATTN_DQ_SUM, scratch);
+        attn_bind(&b, ATTN_DQ_SUM, scratch);
     scratch += sum_bytes(p);
-    bind(&b, ATTN_SCALE, &a->scale);
-    bind(&b, ATTN_NEG_INF, &neg_inf);
-    bind(&b, ATTN_ONE, &one);
+    attn_bind(&b, ATTN_SCALE, &a->scale);
+    attn_bind(&b, ATTN_NEG_INF, &neg_inf);
+    attn_bind(&b, ATTN_ONE, &one);
     return cudnn_run(&c->cudnn, stream, p->desc, b.n, b.uids, b.pointers, scratch);
 }
 

@@ -6,6 +6,8 @@
  */
 #include "device/cuda/attn_graph.h"
 
+#include <string.h>
+
 #include "base/status.h"
 
 #define F32 CUDNN_DATA_FLOAT
@@ -123,4 +125,11 @@ void attn_graph_backward(struct graph *g, const struct attn_views *v, int any_or
     desc_t sum = graph_tensor(g, ATTN_DQ_SUM, head, F32);
     graph_matmul(g, sum, ds, k);
     graph_pointwise(g, CUDNN_POINTWISE_IDENTITY, F32, dq, sum, NULL, NULL, 0);
+}
+
+/* cuDNN takes all addresses as void *, those it only reads too. */
+void attn_bind(struct attn_binding *b, int64_t uid, const void *p)
+{
+    b->uids[b->n] = uid;
+    memcpy(&b->pointers[b->n++], &p, sizeof(p));
 }

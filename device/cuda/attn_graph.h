@@ -43,6 +43,14 @@ struct attn_views {
 /* Of a run over b batches and k kv heads of the packed [B,T,H+2K,D] and of [B,T,H,D]. */
 struct attn_views attn_views(const struct attn_shape *s, int64_t b, int64_t k);
 
+/* Addresses of one run, by uid; begins as zeros. */
+struct attn_binding {
+    int n;
+    int64_t uids[ATTN_ONE];
+    void *pointers[ATTN_ONE];
+};
+void attn_bind(struct attn_binding *b, int64_t uid, const void *p);
+
 void attn_graph_forward(struct graph *g, const struct attn_views *v);
 void attn_graph_backward(struct graph *g, const struct attn_views *v, int any_order);
 
