@@ -15,6 +15,7 @@
 
 #include <sherd/sherd.h>
 
+#include "bench/check.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -32,14 +33,6 @@ static struct {
     double raw_write[TURNS], raw_read[TURNS], save[TURNS], load[TURNS];
     double plain[TURNS], beside[TURNS], still[TURNS], step;
 } b;
-
-static void check(int status)
-{
-    if (status == SHERD_OK)
-        return;
-    fprintf(stderr, "ckpt: %s\n", sherd_error());
-    exit(1);
-}
 
 static int ascending(const void *x, const void *y)
 {

@@ -13,6 +13,7 @@
 #include <cblas.h>
 #include <sherd/ops.h>
 
+#include "bench/check.h"
 #include "base/clock.h"
 #include "base/rng.h"
 #include "base/status.h"
@@ -27,14 +28,6 @@ struct bench {
     int threads;
     char *dst, *src; /* of the plain copy */
 };
-
-static void check(int status)
-{
-    if (status == SHERD_OK)
-        return;
-    fprintf(stderr, "cpu_ops: %s\n", sherd_error());
-    exit(1);
-}
 
 static void *take(struct bench *b, int64_t elems, size_t bytes)
 {

@@ -13,6 +13,7 @@
 
 #include <sherd/ops.h>
 
+#include "bench/check.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -83,14 +84,6 @@ struct work {
     enum op_index op;
     void (*place)(struct place *p, const struct shape *s, union args *a);
 };
-
-static void check(int status)
-{
-    if (status == SHERD_OK)
-        return;
-    fprintf(stderr, "kernels: %s\n", sherd_error());
-    exit(1);
-}
 
 /* ---- operands ---- */
 
