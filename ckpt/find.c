@@ -131,13 +131,19 @@ out:
     return st;
 }
 
+/* What a folder is called, without those it lies in. */
+static const char *name_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 /* A folder with a manifest, or one called like a step, is meant as a step folder. */
 static int is_step_folder(const char *dir)
 {
     struct ckpt_step step;
-    const char *slash = strrchr(dir, '/');
     char *manifest = ckpt_join(dir, CKPT_MANIFEST);
-    int yes = (manifest && file_exists(manifest)) || parse_name(&step, slash ? slash + 1 : dir);
+    int yes = (manifest && file_exists(manifest)) || parse_name(&step, name_of(dir));
     mem_free(manifest);
     return yes;
 }
@@ -171,15 +177,14 @@ int sherd_ckpt_find(char **path, const char *dir)
 
 int ckpt_find_older(char **path, const char *dir, const char *than)
 {
-    const char *slash = strrchr(than, '/');
     *path = NULL;
-    return find_below(path, dir, slash ? slash + 1 : than);
+    return find_below(path, dir, name_of(than));
 }
 
 /* "damaged-step-00000009", with "-1" and so on behind it where there is one already; mem_free it. */
 static char *name_aside(const char *path)
 {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *name = name_of(path);
     int dir = (int)(name - path);
     for (int i = 0;; i++) {
         char tail[16] = "";
@@ -205,7 +210,7 @@ int ckpt_put_aside(const char *path)
 int ckpt_put_broken_aside(const char *dir, const char *than)
 {
     struct ckpt_step *steps = NULL;
-    const char *slash = strrchr(than, '/'), *name = slash ? slash + 1 : than;
+    const char *name = name_of(than);
     int n, st = SHERD_OK;
     SHERD_TRY(ckpt_list_steps(&steps, &n, dir));
     for (int i = 0; i < n && st == SHERD_OK && strcmp(steps[i].name, name) != 0; i++) {
