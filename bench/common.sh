@@ -127,7 +127,8 @@ sherd_train() { # NAME CONFIG RANKS STEPS SEQUENCES SEQ TOKENS ["--set X"...]
 sherd_plan() { # NAME DEVICE CONFIG RANKS ["--set X"...]: the forecast, as JSON in the file NAME; none if it fails
     local name=$1 device=$2 config=$3 ranks=$4
     shift 4
-    "$sherd" plan "$config" --gpus "$ranks" --device "$device" --json "$@" >"$out/$name" 2>"$out/$name.err" || {
+    "$sherd" plan "$config" --gpus "$ranks" --device "$device" --json "$@" >"$out/$name" 2>"$out/$name.err" ||
+        [ -s "$out/$name" ] || { # what does not fit is forecast all the same
         rm -f "$out/$name"
         return 1
     }

@@ -180,6 +180,11 @@ static int show(struct plans *p, int program, int json)
         if (program)
             printf("\nprogram of a step\n%s", p->stage[p->chosen].program);
     }
+    if (code == EXIT_OK && p->forecast) {
+        fflush(stdout); /* what is wrong stands behind the tables */
+        st = forecast_check(p->forecast);
+        code = st == SHERD_OK ? EXIT_OK : out_fail(st);
+    }
     for (int s = 0; s < SHERD_STAGES; s++)
         sherd_plan_free(&p->stage[s]);
     return code;
@@ -232,7 +237,7 @@ int cmd_plan(int argc, char **argv)
         { "nodes", ARG_INT, &nodes, "N", "nodes, with a network between them (default 1)", .min = 1,
             .max = MAX_RANKS },
         { "device", ARG_TEXT, &device, "NAME",
-            "what it is to run on: h100, h200, or a file of 'sherd bench --save';\ntells what fits and how long a step takes" },
+            "what it is to run on: h100, h200, or a file of 'sherd bench --save';\ntells how long a step takes, and ends with 1 if it does not fit" },
         SETTINGS_ARGS(&settings),
         { "program", ARG_FLAG, &program, NULL, "also print the step program" },
         { "json", ARG_FLAG, &json, NULL, "print JSON" },

@@ -46,6 +46,13 @@ static uint64_t total(const struct sherd_memory *m)
     return sum;
 }
 
+/* Bytes that the configuration needs beyond those of the device. */
+static uint64_t missing(const struct forecast *f)
+{
+    const struct forecast_row *own = &f->rows[f->stage][f->recompute];
+    return own->fits ? 0 : own->memory - f->machine.memory;
+}
+
 static int memory_of(uint64_t *out, const struct forecast *f, const struct sherd_config *c)
 {
     struct sherd_model *model;
@@ -203,34 +210,36 @@ int forecast_fill(struct forecast *f, struct sherd_config *c)
 
 /* ---- output ---- */
 
-static void print_verdict(const struct forecast *f)
+int forecast_check(const struct forecast *f)
 {
     const struct forecast_row *own = &f->rows[f->stage][f->recompute];
-    char need[32], have[32];
+    char need[32], have[32], more[32], with[32];
+    char sets[FORECAST_ADVICE * (sizeof(f->advice[0]) + 8)] = "";
+    if (own->fits)
+        return SHERD_OK;
     text_human_bytes((double)own->memory, need);
     text_human_bytes((double)f->machine.memory, have);
-    if (own->fits) {
-        printf("fits: %s of %s\n", need, have);
-        return;
+    text_human_bytes((double)missing(f), more);
+    if (f->n_advice == 0)
+        return sherd_fail(SHERD_ENOMEM,
+            "does NOT fit on %s: %s of %s, %s too much; nothing makes it fit on %d: more devices, a smaller model "
+            "or shorter sequences (batch.seq)",
+            f->machine.name, need, have, more, f->place.gpus * f->place.nodes);
+    for (int i = 0; i < f->n_advice; i++) {
+        size_t n = strlen(sets);
+        snprintf(sets + n, sizeof(sets) - n, " --set %s", f->advice[i]);
     }
-    printf("does NOT fit: %s of %s\n", need, have);
-    if (f->n_advice == 0) {
-        printf("nothing makes it fit on %d: more devices, a smaller model or shorter sequences (batch.seq)\n",
-            f->place.gpus * f->place.nodes);
-        return;
-    }
-    printf("would fit, with %s, by", text_human_bytes((double)f->advised, need));
-    for (int i = 0; i < f->n_advice; i++)
-        printf(" --set %s", f->advice[i]);
-    printf("\n");
+    return sherd_fail(SHERD_ENOMEM, "does NOT fit on %s: %s of %s, %s too much; would fit, with %s, by%s",
+        f->machine.name, need, have, more, text_human_bytes((double)f->advised, with), sets);
 }
 
 void forecast_print(const struct forecast *f)
 {
     const struct sherd_machine *m = &f->machine;
-    const struct sherd_forecast *own = &f->rows[f->stage][f->recompute].time;
+    const struct forecast_row *configured = &f->rows[f->stage][f->recompute];
+    const struct sherd_forecast *own = &configured->time;
     int ranks = f->place.gpus * f->place.nodes;
-    char library[32];
+    char library[32], need[32], have[32];
     printf("\non %d %s (%d node%s with %d each); memory with %s for libraries\n", ranks, m->name,
         f->place.nodes, f->place.nodes == 1 ? "" : "s", f->place.gpus,
         text_human_bytes((double)m->library_bytes, library));
@@ -251,7 +260,9 @@ void forecast_print(const struct forecast *f)
            "  gathers %.1f, reductions %.1f, updates %.1f ms, hidden or not\n",
         own->step * 1e3, own->compute * 1e3, own->exposed * 1e3, own->lost * 1e3, own->gather * 1e3,
         own->reduce * 1e3, own->update * 1e3);
-    print_verdict(f);
+    if (configured->fits)
+        printf("fits: %s of %s\n", text_human_bytes((double)configured->memory, need),
+            text_human_bytes((double)m->memory, have));
 }
 
 static json_t *row_json(const struct forecast *f, int s, int r)
@@ -273,8 +284,8 @@ json_t *forecast_json(const struct forecast *f)
             json_array_append_new(rows, row_json(f, s, r));
     for (int i = 0; i < f->n_advice; i++)
         json_array_append_new(advice, json_string(f->advice[i]));
-    return json_pack("{s:s, s:i, s:i, s:I, s:I, s:o, s:o, s:s}", "device", f->machine.name, "gpus",
+    return json_pack("{s:s, s:i, s:i, s:I, s:I, s:b, s:I, s:o, s:o, s:s}", "device", f->machine.name, "gpus",
         f->place.gpus, "nodes", f->place.nodes, "memory", (json_int_t)f->machine.memory, "library_bytes",
-        (json_int_t)f->machine.library_bytes, "rows", rows, "advice", advice, "recompute",
-        recomputes[f->recompute]);
+        (json_int_t)f->machine.library_bytes, "fits", !missing(f), "missing", (json_int_t)missing(f), "rows",
+        rows, "advice", advice, "recompute", recomputes[f->recompute]);
 }

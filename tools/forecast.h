@@ -34,6 +34,8 @@ struct forecast {
 int forecast_machine(struct sherd_machine *out, const char *name);
 /* `f` has machine and place; the config is changed meanwhile, and is as it was afterwards. */
 int forecast_fill(struct forecast *f, struct sherd_config *config);
+/* Whether the configuration fits: ENOMEM says what is missing and what would help. */
+int forecast_check(const struct forecast *f);
 void forecast_print(const struct forecast *f);
 json_t *forecast_json(const struct forecast *f);
 

@@ -58,25 +58,36 @@ small() { # BYTES: a device with that much memory
     sed -e "s/\"memory\": .*/\"memory\": $1,/" -e 's/"library_bytes": .*/"library_bytes": 1000000000,/' \
         "$source/devices/h200.json" >small.json
 }
-advised() { # the settings in the file out, taken
+advised() { # the settings in the file err, taken
     local sets
-    read -r -a sets <<<"$(sed -n 's/^would fit, with .* by //p' out)"
-    [ "${#sets[@]}" -ge 2 ] || { complain "no advice"; show out; return; }
+    read -r -a sets <<<"$(sed -n 's/^sherd: does NOT fit on .* would fit, with .* by //p' err)"
+    [ "${#sets[@]}" -ge 2 ] || { complain "no advice"; show err; return; }
     run 0 plan "$llama" --gpus 2 --device ./small.json --set batch.global=16 --set batch.accum=auto "$@" "${sets[@]}"
     grep -q '^fits: ' out || { complain "the advice does not hold: ${sets[*]}"; show out; }
 }
 small 19000000000
-run 0 plan "$llama" --gpus 2 --device ./small.json --set batch.global=16 --set batch.micro=8
-has out "does NOT fit"
-has out "by --set batch.micro=2"
+run 1 plan "$llama" --gpus 2 --device ./small.json --set batch.global=16 --set batch.micro=8
+has out "* 3      cheap"
+has err "sherd: does NOT fit on NVIDIA H200: 24.9 GB of 19.0 GB, 5.92 GB too much; would fit"
+has err "by --set batch.micro=2"
 advised
+# JSON is whole all the same, and says it in numbers.
+run 1 plan "$llama" --gpus 2 --device ./small.json --set batch.global=16 --set batch.micro=8 --json
+has err "sherd: does NOT fit on NVIDIA H200: "
+json 'r["forecast"]["advice"] == ["batch.micro=2"] and not r["forecast"]["fits"]'
+json '[r["forecast"]["missing"]] == [x["memory"] - r["forecast"]["memory"] for x in r["forecast"]["rows"] if x["stage"] == 3 and x["recompute"] == "cheap"]'
+run 0 plan "$llama" --gpus 2 --device ./small.json --set batch.global=16 --set batch.micro=2 --json
+empty err
+json 'r["forecast"]["fits"] and r["forecast"]["missing"] == 0'
 small 9000000000
-run 0 plan "$llama" --gpus 2 --device ./small.json --set batch.global=16 --set batch.micro=8 --set shard.stage=2 --set shard.reduce=copy
-has out "by --set shard.reduce=kernel --set batch.micro=1 --set train.recompute=block --set shard.stage=3"
+run 1 plan "$llama" --gpus 2 --device ./small.json --set batch.global=16 --set batch.micro=8 --set shard.stage=2 --set shard.reduce=copy
+has err "by --set shard.reduce=kernel --set batch.micro=1 --set train.recompute=block --set shard.stage=3"
 advised
 small 1500000000
-run 0 plan "$llama" --gpus 2 --device ./small.json --set batch.global=16
-has out "nothing makes it fit on 2"
+run 1 plan "$llama" --gpus 2 --device ./small.json --set batch.global=16
+has err "too much; nothing makes it fit on 2: more devices"
+# Without a machine there is nothing to fit.
+run 0 plan "$llama" --set batch.micro=512 --set batch.global=512
 
 run 2 plan "$llama" --device h300
 has err "'h300' is none of h100, h200"
