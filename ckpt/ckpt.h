@@ -114,8 +114,9 @@ int ckpt_find_older(char **path, const char *dir, const char *than);
 /* Renames a step folder so that nothing takes it for one, nor ever removes it; a warning has its new name. */
 #define CKPT_DAMAGED_PREFIX "damaged-"
 int ckpt_put_aside(const char *path);
-/* The same for those of a run that are not complete and newer than `than`, which it goes on from. */
-int ckpt_put_broken_aside(const char *dir, const char *than);
+/* The same for those of a run that are not complete or hold values that are not finite, and are newer than
+ * `than`, which it goes on from. */
+int ckpt_put_passed_aside(const char *dir, const char *than);
 
 /* Removes what does not stay, for the run of that id (0: checkpoints of unknown runs), and what ckpt_tidy
  * does. One rank calls it. */

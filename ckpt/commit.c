@@ -26,7 +26,8 @@ static int same_run(const struct manifest *old, const struct manifest *new)
     return same;
 }
 
-/* An older checkpoint in this place must be one of the same run; one that lacks something is put aside. */
+/* An older checkpoint in this place must be one of the same run. One that lacks something, or holds values
+ * that are not finite, is put aside: nobody went on from it, and somebody may want to know why. */
 static int check_place(const struct save *s)
 {
     struct sherd_ckpt *old;
@@ -38,14 +39,14 @@ static int check_place(const struct save *s)
         return ckpt_put_aside(s->final);
     }
     SHERD_TRY(st);
-    int same = same_run(&old->manifest, &s->manifest);
+    int same = same_run(&old->manifest, &s->manifest), nonfinite = old->manifest.meta.nonfinite;
     sherd_ckpt_close(old);
     if (!same)
         return SHERD_FAIL(SHERD_EEXISTS,
             "%s holds a checkpoint of another run (its seed, model or settings differ); save to "
             "another folder or move it away",
             s->final);
-    return SHERD_OK;
+    return nonfinite ? ckpt_put_aside(s->final) : SHERD_OK;
 }
 
 static int check_space(const struct save *s)

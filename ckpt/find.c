@@ -207,14 +207,15 @@ int ckpt_put_aside(const char *path)
     return st;
 }
 
-int ckpt_put_broken_aside(const char *dir, const char *than)
+int ckpt_put_passed_aside(const char *dir, const char *than)
 {
     struct ckpt_step *steps = NULL;
     const char *name = name_of(than);
     int n, st = SHERD_OK;
     SHERD_TRY(ckpt_list_steps(&steps, &n, dir));
     for (int i = 0; i < n && st == SHERD_OK && strcmp(steps[i].name, name) != 0; i++) {
-        if (steps[i].aside || !ckpt_is_broken(ckpt_check_step(dir, &steps[i], NULL)))
+        struct ckpt_note note = { 0 };
+        if (steps[i].aside || !(ckpt_is_broken(ckpt_check_step(dir, &steps[i], &note)) || note.nonfinite))
             continue;
         char *path = ckpt_join(dir, steps[i].name);
         st = path ? ckpt_put_aside(path) : SHERD_ENOMEM;

@@ -248,7 +248,7 @@ static int say(struct resume *r)
     const struct sherd_engine *e = r->engine;
     SHERD_TRY(put_damaged_aside(&r->damaged));
     struct file_watch before = comm_beat_with_files(e->comm);
-    int st = ckpt_put_broken_aside(r->config->run.dir, r->found.text);
+    int st = ckpt_put_passed_aside(r->config->run.dir, r->found.text);
     file_watch(before);
     SHERD_TRY(st);
     log_info("resumed from %s: step %lld, %lld samples seen", r->found.text, (long long)e->step,

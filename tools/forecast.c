@@ -222,8 +222,8 @@ int forecast_check(const struct forecast *f)
     text_human_bytes((double)missing(f), more);
     if (f->n_advice == 0)
         return sherd_fail(SHERD_ENOMEM,
-            "does NOT fit on %s: %s of %s, %s too much; nothing makes it fit on %d: more devices, a smaller model "
-            "or shorter sequences (batch.seq)",
+            "does NOT fit on %s: %s of %s, %s too much; nothing makes it fit on %d: more devices, a smaller "
+            "model or shorter sequences (batch.seq)",
             f->machine.name, need, have, more, f->place.gpus * f->place.nodes);
     for (int i = 0; i < f->n_advice; i++) {
         size_t n = strlen(sets);

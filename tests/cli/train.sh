@@ -197,6 +197,15 @@ mv manifest lost/damaged-step-00000012/manifest.json
 rm -r lost/step-00000012 && mv lost/damaged-step-00000012 lost/step-00000012
 run 0 train tiny.yaml --set run.dir=lost --set train.steps=12 --resume
 has err "resumed from lost/step-00000012"
+# Nor one with values that are no numbers: it is not gone on from by itself, but stays.
+cp -r sound infinite
+sed -i 's/"finite": true/"finite": false/; s/"sum": /"Sum": /' infinite/step-00000012/manifest.json
+run 0 train tiny.yaml --set run.dir=infinite --set train.steps=12 --set save.keep=1 --resume
+has err "skipping checkpoint infinite/step-00000012: it holds values that are infinite or not a number"
+has err "infinite/step-00000012 is called infinite/damaged-step-00000012 now, and may be removed"
+has err "resumed from infinite/step-00000006"
+same_bits sound/step-00000012 infinite/step-00000012
+same_bits sound/step-00000012 infinite/damaged-step-00000012
 run 1 verify tiny.yaml
 
 # Where files may not grow, saving fails with a text, not by a signal without one.

@@ -278,8 +278,8 @@ static void what_is_not_complete_is_put_aside(void **state)
     assert_int_equal(truncate(fake_at("run/step-00000010/weights-00000-of-00001.safetensors"), 9), 0);
     char dir[256];
     snprintf(dir, sizeof(dir), "%s", fake_at("run"));
-    ASSERT_OK(ckpt_put_broken_aside(dir, fake_at("run/step-00000009")));
-    ASSERT_OK(ckpt_put_broken_aside(dir, fake_at("run/step-00000009")));
+    ASSERT_OK(ckpt_put_passed_aside(dir, fake_at("run/step-00000009")));
+    ASSERT_OK(ckpt_put_passed_aside(dir, fake_at("run/step-00000009")));
     assert_steps("damaged-step-00000010 damaged-step-00000011 latest step-00000008 step-00000009 ");
     save(8);
     ASSERT_CONTAINS(said.data, "run/step-00000008 is not complete: ");
@@ -382,6 +382,24 @@ static void values_that_are_no_numbers(void **state)
     mem_free(path);
     ASSERT_OK(file_remove_tree(fake_at("run/step-00000010")));
     ASSERT_FAILS(sherd_ckpt_find(&path, fake_at("run")), SHERD_ECORRUPT, "none of its 1 checkpoints");
+}
+
+/* It was passed over, but is not lost: neither where a run goes on before it nor where a save finds it. */
+static void values_that_are_no_numbers_are_put_aside(void **state)
+{
+    (void)state;
+    char dir[256];
+    snprintf(dir, sizeof(dir), "%s", fake_at("run"));
+    save_as(10, 1, 0, 1);
+    save_as(11, 1, 0, 0);
+    save_as(12, 1, 0, 1);
+    ASSERT_OK(ckpt_put_passed_aside(dir, fake_at("run/step-00000011")));
+    assert_steps("damaged-step-00000012 latest step-00000010 step-00000011 ");
+    save_as(10, 1, 0, 0);
+    ASSERT_CONTAINS(said.data, "run/damaged-step-00000010 now, and may be removed");
+    save_as(11, 1, 0, 0); /* nothing is wrong with it: replaced */
+    rotate(1, 0, 0, 1);
+    assert_steps("damaged-step-00000010 damaged-step-00000012 latest step-00000011 ");
 }
 
 static void rotation_counts_only_complete_ones(void **state)
@@ -530,6 +548,7 @@ int main(void)
         TEST(what_is_kept_beside_the_newest),
         TEST(other_runs_stay),
         TEST(values_that_are_no_numbers),
+        TEST(values_that_are_no_numbers_are_put_aside),
         TEST(rotation_counts_only_complete_ones),
         TEST(what_was_put_aside_comes_back),
         TEST(any_allocation_may_fail),
