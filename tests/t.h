@@ -45,6 +45,9 @@ void t_device(const char *kind);
 /* How forked ranks talk, a static text as in sherd_comm_desc: "tcp"; NULL = as suits. */
 void t_kind(const char *kind);
 
+/* A port that nobody has, at any address of this host. */
+int t_free_port(void);
+
 /* Zeroed memory that forked ranks and the parent share; with T_THREADS too. */
 void *t_shared(size_t bytes);
 void t_shared_free(void *p, size_t bytes);

@@ -12,7 +12,7 @@ printf 'shard:\n  stage: 3\n' >>tiny.yaml
 # Ranks that nobody starts are missed aloud, long before the time is up; looked at below.
 RANK=0 WORLD_SIZE=3 timeout 14 "$sherd" train tiny.yaml --set run.dir=alone >/dev/null 2>alone.err &
 alone=$!
-MASTER_ADDR=127.0.0.1 MASTER_PORT=29473 RANK=0 WORLD_SIZE=3 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 timeout 14 "$sherd" train \
+MASTER_ADDR=127.0.0.1 MASTER_PORT=$(free_port) RANK=0 WORLD_SIZE=3 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 timeout 14 "$sherd" train \
     tiny.yaml --set run.dir=lonely >/dev/null 2>lonely.err &
 lonely=$!
 

@@ -74,6 +74,10 @@ same_bits() { # FOLDER OTHER
     done
 }
 
+free_port() { # a port that nobody has
+    python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])'
+}
+
 # A run of 3 ranks without end, whose words are in DIR.out and DIR.err. Returns when it takes steps; `launcher` and
 # `ranks` hold the process numbers.
 start_endless() { # DIR ARGS...

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 # SPDX-FileCopyrightText: The sherd authors
 #
-# Every command of docs/tutorials that is marked sh works as it stands there, each page in a folder of its own, with text to
-# learn from and a Hugging Face model of a moment in MODEL.
+# Every command of docs/tutorials that is marked sh works as it stands there but for the port, each page in a folder of its
+# own, with text to learn from and a Hugging Face model of a moment in MODEL.
 source=$(realpath "$(dirname "$0")/../..")
 . "$(dirname "$0")/lib.sh"
 
@@ -42,7 +42,7 @@ END
 
 for page in "$source"/docs/tutorials/*.md; do
     name=$(basename "$page" .md)
-    sed -n '/^```sh$/,/^```$/p' "$page" | grep -v '^```' >"$name.sh"
+    sed -n '/^```sh$/,/^```$/p' "$page" | grep -v '^```' | sed -E "s/127\.0\.0\.1:[0-9]+/127.0.0.1:$(free_port)/" >"$name.sh"
     [ -s "$name.sh" ] || { complain "$name has no commands"; continue; }
     # a program linked to a sanitized library would need the sanitizer's runtime
     if [ "$name" = own-model ] && nm -D "$build/libsherd.so" | grep -q __asan_init; then continue; fi

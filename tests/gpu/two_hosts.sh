@@ -23,7 +23,7 @@ train: { steps: 20 }
 data: { train: [text] }
 log: { every: 5 }
 END
-port=$((20000 + $$ % 10000))
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')
 faults=0
 complain() {
     echo "$*"

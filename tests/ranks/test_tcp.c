@@ -138,15 +138,6 @@ static void test_the_board_is_carried(void **state)
     t_kind(NULL);
 }
 
-static int free_port(void)
-{
-    int sock = -1;
-    ASSERT_OK(net_listen_any(&sock, 0));
-    struct net_address here = net_here(sock);
-    close(sock);
-    return net_port(&here);
-}
-
 /* ---- meeting ---- */
 
 struct guest {
@@ -186,7 +177,7 @@ static void test_all_get_the_list(void **state)
 {
     (void)state;
     struct guest v[4];
-    int port = free_port();
+    int port = t_free_port();
     for (int r = 3; r >= 0; r--)
         start(&v[r], "list", r, 4, port, 20);
     for (int r = 0; r < 4; r++)
@@ -203,7 +194,7 @@ static void test_missing_ranks_are_named(void **state)
 {
     (void)state;
     struct guest v[4];
-    int port = free_port();
+    int port = t_free_port();
     start(&v[0], "missing", 0, 4, port, 0.6);
     start(&v[2], "missing", 2, 4, port, 5);
     ended(&v[0], SHERD_ETIMEOUT, "2 of 4 ranks have not come to 127.0.0.1:");
@@ -225,7 +216,7 @@ static void test_a_loopback_name_is_told(void **state)
         .size = 4,
         .local_rank = 0,
         .master = "localhost",
-        .port = free_port(),
+        .port = t_free_port(),
         .door = -1,
         .timeout = 0.3,
         .places = v.places };
@@ -242,7 +233,7 @@ static void test_wrong_ranks_are_refused(void **state)
 {
     (void)state;
     struct guest v[3];
-    int port = free_port();
+    int port = t_free_port();
     for (int i = 0; i < 3; i++)
         start(&v[i], "twice", i ? 1 : 0, 3, port, 20);
     for (int i = 0; i < 3; i++) {
@@ -312,7 +303,7 @@ static void test_strangers_are_sent_away(void **state)
         .magic = MEET_TCP_MAGIC, .version = MEET_TCP_VERSION, .rank = 1, .size = 2
     };
     struct meet_tcp_reply reply = { 0 };
-    int port = free_port();
+    int port = t_free_port();
     snprintf(hello.job, sizeof(hello.job), "another job");
     warnings_keep();
     start(&v[0], "stranger", 0, 2, port, 20);
@@ -352,7 +343,7 @@ static void test_going_away_before_the_meeting_is_told(void **state)
         .pid = 77,
         .host = "far",
         .job = "away" };
-    int port = free_port();
+    int port = t_free_port();
     start(&v, "away", 0, 3, port, 20);
     int sock = knock(port);
     assert_int_equal(net_send(sock, &hello, sizeof(hello), clock_seconds() + 5), 0);
