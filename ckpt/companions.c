@@ -28,6 +28,14 @@ static int same_bytes(const char *a, const char *b)
     return same;
 }
 
+int companions_has(const char *folder, const char *name)
+{
+    char *path = mem_printf("%s/%s", folder, name);
+    int has = path && file_exists(path);
+    mem_free(path);
+    return has;
+}
+
 int companions_same_file(const char *a, const char *b, const char *name)
 {
     char *x = mem_printf("%s/%s", a, name), *y = mem_printf("%s/%s", b, name);

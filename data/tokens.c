@@ -296,7 +296,7 @@ int tokens_open(struct tokens **out, const struct tokens_desc *desc)
             desc->paths[0], desc->n_paths > 1 ? " and the other paths" : "");
         goto out;
     }
-    if (t->vocab > 0 && t->vocab < 256 && t->files[0].format == SHERD_DATA_BYTES) {
+    if (t->vocab > 0 && t->vocab < 256 && tokens_are_bytes(t)) {
         st = SHERD_FAIL(SHERD_ECONFIG,
             "%s: %s is read as bytes, which need model.vocab >= 256, but it is %lld", desc->what,
             t->files[0].path, (long long)t->vocab);
@@ -331,6 +331,11 @@ int64_t tokens_count(const struct tokens *tokens)
 int tokens_files(const struct tokens *tokens)
 {
     return tokens->n_files;
+}
+
+int tokens_are_bytes(const struct tokens *tokens)
+{
+    return tokens->files[0].format == SHERD_DATA_BYTES;
 }
 
 void tokens_source(const struct tokens *tokens, int i, int64_t *first, int64_t *n)

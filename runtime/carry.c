@@ -14,14 +14,6 @@
 #include "ckpt/companions.h"
 #include "runtime/config.h"
 
-static int has_tokenizer(const char *folder)
-{
-    char *path = mem_printf("%s/" COMPANION_TOKENIZER, folder);
-    int has = path && file_exists(path);
-    mem_free(path);
-    return has;
-}
-
 /* The folder that a path of the data lies in, or is; mem_free it. */
 static char *folder_of(const char *path)
 {
@@ -39,7 +31,7 @@ static int find_data(const struct sherd_config *c, char **out)
         char *folder = folder_of(c->data.train.items[i]);
         if (!folder)
             return SHERD_ENOMEM;
-        if (!has_tokenizer(folder)) {
+        if (!companions_has(folder, COMPANION_TOKENIZER)) {
             mem_free(folder);
             continue;
         }
@@ -61,8 +53,8 @@ int carry_files(const struct sherd_config *c)
     char *data;
     int n, st = SHERD_OK;
     SHERD_TRY(find_data(c, &data));
-    int differ =
-        data && from && has_tokenizer(from) && !companions_same_file(data, from, COMPANION_TOKENIZER);
+    int differ = data && from && companions_has(from, COMPANION_TOKENIZER) &&
+                 !companions_same_file(data, from, COMPANION_TOKENIZER);
     if (differ)
         log_warn("data.train: the tokenizer in %s is not that of model.from, %s: the model will not know "
                  "what these tokens mean",

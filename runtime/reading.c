@@ -6,6 +6,7 @@
 #include "runtime/reading.h"
 
 #include "base/log.h"
+#include "ckpt/companions.h"
 
 #define WEIGHT_MOST 1e6
 
@@ -44,12 +45,39 @@ static struct tokens_desc describe(
         .quiet = rank != 0 };
 }
 
+/* A model with a tokenizer knows nothing of bytes: text that was not made into its tokens is not trained on
+ * unless that is said. */
+static int check_text(const struct tokens *tokens, const struct sherd_config *c, const char *path)
+{
+    const char *from = c->model.from;
+    if (!tokens_are_bytes(tokens) || c->data.format == SHERD_DATA_BYTES || !config_has_from(c) ||
+        !companions_has(from, COMPANION_TOKENIZER))
+        return SHERD_OK;
+    return CONFIG_FAIL(c, "data.train",
+        "%s is text, but the model in %s knows the tokens of its tokenizer: run `sherd tokenize --tokenizer %s -o DIR "
+        "FILES` and name the folder DIR here; data.format: bytes trains on the bytes of the text",
+        path, from, from);
+}
+
+/* What is evaluated on is of the kind that is trained on. */
+static int check_alike(const struct reading *r, const struct sherd_config *c)
+{
+    static const char *const kinds[] = { "token ids", "bytes" };
+    int trains = tokens_are_bytes(r->train), evaluates = tokens_are_bytes(r->val);
+    if (trains == evaluates)
+        return SHERD_OK;
+    return CONFIG_FAIL(c, "data.val",
+        "%s is read as %s, but %s of data.train as %s: make both with one tokenizer", c->data.val.items[0],
+        kinds[evaluates], c->data.train.items[0], kinds[trains]);
+}
+
 /* Samples of an epoch. */
 static int open_train(struct reading *r, const struct sherd_config *c, int rank, int64_t *windows)
 {
     struct tokens_desc desc = describe(c, "data.train", &c->data.train, rank);
     double *weights;
     SHERD_TRY(tokens_open(&r->train, &desc));
+    SHERD_TRY(check_text(r->train, c, c->data.train.items[0]));
     SHERD_TRY(tokens_windows(r->train, c->batch.seq, windows));
     SHERD_TRY(reading_weights(c, &weights));
     if (!weights && c->data.split <= 0)
@@ -75,6 +103,7 @@ static int open_eval(struct reading *r, const struct sherd_config *c)
     }
     r->eval.mix = NULL;
     SHERD_TRY(tokens_open(&r->val, &desc));
+    SHERD_TRY(check_alike(r, c));
     r->eval.tokens = r->val;
     return tokens_windows(r->val, c->batch.seq, &r->eval.sampler.windows);
 }

@@ -44,6 +44,14 @@ mv out first
 cmp -s "$tokenizers/qwen.json" whole/tokenizer.json || complain "the run has not the tokenizer of its data"
 run 0 merge whole model
 cmp -s "$tokenizers/qwen.json" model/tokenizer.json || complain "the model has not the tokenizer of its run"
+
+# Text is not trained on byte by byte for a model with a tokenizer, nor evaluated on beside tokens.
+run 2 train tiny.yaml --set run.dir=x --set model.from=model
+has err "text is text, but the model in model knows the tokens of its tokenizer: run \`sherd tokenize --tokenizer model"
+run 2 train tiny.yaml "${sets[@]}" --set run.dir=x --set data.split=0 --set data.val=[text]
+has err "data.val: text is read as bytes, but one1 of data.train as token ids"
+[ -e x ] && complain "a run that was refused has made its folder"
+run 0 train tiny.yaml --set run.dir=as_bytes --set model.from=model --set data.format=bytes --set train.steps=1
 mkdir -p away/data && cp -r whole model away && cd away || exit 1
 for from in whole whole/step-00000008 model; do
     run 0 generate $from --prompt "the unit" --tokens 6
