@@ -130,6 +130,29 @@ static int is_ours(const struct merge *m, const char *name)
     return is_model_file(name) || (m->ckpt->manifest.meta.export_json && !strcmp(name, CKPT_MODEL_CONFIG));
 }
 
+/* A folder with checkpoints that also holds a model is taken for the model by all that reads either. */
+static int refuse_checkpoints(const struct merge *m)
+{
+    const char *to = m->desc->to;
+    struct ckpt_step *steps = NULL;
+    int n, st = SHERD_OK;
+    if (!file_is_dir(to))
+        return SHERD_FAIL(SHERD_EEXISTS, "%s is a file: name a folder for the model", to);
+    char *manifest = ckpt_join(to, CKPT_MANIFEST);
+    if (!manifest)
+        return SHERD_ENOMEM;
+    SHERD_TRY_OUT(ckpt_list_steps(&steps, &n, to));
+    if (n > 0 || file_exists(manifest))
+        st = SHERD_FAIL(SHERD_EEXISTS,
+            "%s holds %s (%s), and a model beside that would be taken for it: choose another folder, as %s/model",
+            to, n > 0 ? "the checkpoints of a run" : "a checkpoint", n > 0 ? steps[0].name : CKPT_MANIFEST,
+            to);
+out:
+    mem_free(steps);
+    mem_free(manifest);
+    return st;
+}
+
 /* What stands in the target already. */
 static int look_at_target(struct merge *m)
 {
@@ -152,8 +175,10 @@ static int check_target(struct merge *m)
     char need[32], has[32];
     uint64_t available;
     m->made = !file_exists(m->desc->to);
-    if (!m->made)
+    if (!m->made) {
+        SHERD_TRY(refuse_checkpoints(m));
         SHERD_TRY(look_at_target(m));
+    }
     if (m->replaces)
         SHERD_TRY(swap_name(&m->temp, m->desc->to));
     else

@@ -203,6 +203,27 @@ static void a_model_is_not_overwritten_unasked(void **state)
     file_list_free(names, n);
 }
 
+static void a_model_does_not_come_among_checkpoints(void **state)
+{
+    (void)state;
+    ASSERT_OK(fake_save(&results, 2, &plain, fake_at("run")));
+    char *path;
+    struct sherd_merge_desc desc = { .type = SHERD_F32 };
+    for (int i = 0; i < 2; i++, desc.overwrite = 1) {
+        desc.from = desc.to = fake_at("run");
+        ASSERT_FAILS(sherd_merge(&desc, NULL), SHERD_EEXISTS, "run holds the checkpoints of a run (step-");
+        ASSERT_OK(sherd_ckpt_find(&path, fake_at("run")));
+        desc.to = path;
+        ASSERT_FAILS(sherd_merge(&desc, NULL), SHERD_EEXISTS, "holds a checkpoint (manifest.json)");
+        mem_free(path);
+    }
+    assert_false(file_exists(fake_at("run/config.json")));
+    ASSERT_OK(file_write_atomic(fake_at("file"), "{}", 2));
+    desc.from = fake_at("run");
+    desc.to = fake_at("file");
+    ASSERT_FAILS(sherd_merge(&desc, NULL), SHERD_EEXISTS, "file is a file: name a folder");
+}
+
 /* The errno of the next exchange of folders. */
 static int exchange_errno;
 
@@ -419,6 +440,7 @@ int main(void)
         cmocka_unit_test_setup(an_alias_is_written_when_asked_for, fake_fresh),
         cmocka_unit_test_setup(files_are_cut_in_order, fake_fresh),
         cmocka_unit_test_setup(a_model_is_not_overwritten_unasked, fake_fresh),
+        cmocka_unit_test_setup(a_model_does_not_come_among_checkpoints, fake_fresh),
         cmocka_unit_test_setup(an_old_model_stays_until_the_new_one_is_whole, fake_fresh),
         cmocka_unit_test_setup(a_changed_byte_stops_a_merge, fake_fresh),
         cmocka_unit_test_setup(too_large_for_f16_is_an_error, fake_fresh),
