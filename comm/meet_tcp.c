@@ -90,13 +90,15 @@ static int take_reply(struct meet_tcp *meet, int sock)
     int error = net_receive(sock, &reply, sizeof(reply), deadline);
     if (error == ETIMEDOUT)
         return SHERD_FAIL(SHERD_ETIMEOUT,
-            "rank %d waited %g s for rank 0 of job '%s', which came but then did not answer", meet->rank,
-            meet->timeout, meet->job);
+            "rank %d waited %g s for rank 0 of job '%s', which came but then did not answer; if "
+            "another program listens at %s:%d, give all ranks another MASTER_PORT",
+            meet->rank, meet->timeout, meet->job, meet->master, meet->port);
     if (error)
         return went_away(error);
     if (strncmp(reply.magic, MEET_TCP_MAGIC, sizeof(reply.magic)) != 0 || reply.version != MEET_TCP_VERSION)
         return SHERD_FAIL(SHERD_ECOMM,
-            "what listens at %s:%d is not sherd, or another version of it: start all ranks from one build",
+            "what listens at %s:%d is not sherd, or another version of it: start all ranks from one build, or "
+            "give them another MASTER_PORT",
             meet->master, meet->port);
     reply.text[sizeof(reply.text) - 1] = '\0';
     if (reply.status != SHERD_OK)

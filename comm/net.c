@@ -382,7 +382,9 @@ static int cannot_listen(const struct net_address *at, int error)
 {
     char text[NET_TEXT_BYTES], owner[128];
     if (error == EADDRINUSE)
-        return SHERD_FAIL(SHERD_ECOMM, "cannot listen at %s: %s has this port; choose another one",
+        return SHERD_FAIL(SHERD_ECOMM,
+            "cannot listen at %s: %s has this port; give all ranks another MASTER_PORT (torchrun: "
+            "--master-port)",
             net_text(at, text), owner_of(net_port(at), owner, sizeof(owner)));
     return SHERD_FAIL(SHERD_ECOMM, "cannot listen at %s: %s", net_text(at, text), strerror(error));
 }

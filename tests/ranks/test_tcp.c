@@ -254,10 +254,32 @@ static void test_a_busy_port_is_told(void **state)
     struct net_address here = net_here(sock);
     struct guest v;
     start(&v, "busy", 0, 2, net_port(&here), 5);
-    char owner[64];
-    snprintf(owner, sizeof(owner), "process %d (test_tcp) has this port", (int)getpid());
+    char owner[128];
+    snprintf(owner, sizeof(owner), "process %d (test_tcp) has this port; give all ranks another MASTER_PORT",
+        (int)getpid());
     ended(&v, SHERD_ECOMM, owner);
     close(sock);
+}
+
+/* The port is another program's, which says nothing, or something else. */
+static void test_a_stranger_in_place_of_rank_0_is_told(void **state)
+{
+    (void)state;
+    static const char page[sizeof(struct meet_tcp_reply)] = "HTTP/1.1 400 Bad Request";
+    struct guest v[2];
+    int door = -1;
+    ASSERT_OK(net_listen_any(&door, 0));
+    struct net_address here = net_here(door);
+    start(&v[0], "page", 1, 2, net_port(&here), 20);
+    int sock = -1;
+    assert_int_equal(net_accept(&sock, door, clock_seconds() + 5), 0);
+    assert_int_equal(net_send(sock, page, sizeof(page), clock_seconds() + 5), 0);
+    ended(&v[0], SHERD_ECOMM, "is not sherd, or another version of it");
+    ASSERT_CONTAINS(v[0].visitor.text, "give them another MASTER_PORT");
+    close(sock);
+    start(&v[1], "silence", 1, 2, net_port(&here), 0.2);
+    ended(&v[1], SHERD_ETIMEOUT, "if another program listens at 127.0.0.1:");
+    close(door);
 }
 
 /* A door that was handed over is closed, however far its taker came. */
@@ -398,6 +420,7 @@ int main(void)
         cmocka_unit_test(test_a_loopback_name_is_told),
         cmocka_unit_test(test_wrong_ranks_are_refused),
         cmocka_unit_test(test_a_busy_port_is_told),
+        cmocka_unit_test(test_a_stranger_in_place_of_rank_0_is_told),
         cmocka_unit_test(test_a_door_is_taken_over),
         cmocka_unit_test(test_strangers_are_sent_away),
         cmocka_unit_test(test_going_away_before_the_meeting_is_told),
