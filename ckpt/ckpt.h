@@ -97,6 +97,9 @@ const struct ckpt_times *ckpt_saver_times(const struct ckpt_saver *saver);
  * all files of the checkpoint. */
 int ckpt_job_bytes(const struct ckpt_job *job, uint64_t *mine, uint64_t *all);
 
+/* Collective. EIO with the rank that does not see what rank 0 makes in `dir`, which must be there. */
+int ckpt_check_shared(struct sherd_comm *comm, const char *dir);
+
 /* Collective. Fills the views from a step folder written at any world and stage; each rank reads only what
  * it needs. Every tensor must be there with the right shape, nothing may be left over; missing states of a
  * tensor that was frozen when saved start at zero, with a log line; a frozen tensor that is stored in another

@@ -5,7 +5,6 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -64,22 +63,13 @@ static int check_space(const struct save *s)
     return SHERD_OK;
 }
 
-static int make_token(char token[17])
-{
-    uint64_t bits;
-    if (getrandom(&bits, sizeof(bits), 0) != (ssize_t)sizeof(bits))
-        return SHERD_FAIL(SHERD_EIO, "the system gave no random number for the name of a folder");
-    snprintf(token, 17, "%016llx", (unsigned long long)bits);
-    return SHERD_OK;
-}
-
 int save_begin(struct save *s)
 {
     char name[CKPT_NAME_BYTES];
     SHERD_TRY(file_mkdirs(s->dir));
     SHERD_TRY(check_place(s));
     SHERD_TRY(check_space(s));
-    SHERD_TRY(make_token(s->token));
+    SHERD_TRY(save_token(s->token));
     ckpt_step_name(name, CKPT_TEMP_PREFIX, s->manifest.meta.step);
     snprintf(s->name, sizeof(s->name), "%.40s-%s", name, s->token);
     s->temp = ckpt_join(s->dir, s->name);

@@ -9,7 +9,6 @@
 #include "ckpt/save.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -20,8 +19,6 @@
 #include "ckpt/open.h"
 #include "ckpt/views.h"
 
-#define LOOKS 40 /* for a folder that another rank made */
-#define LOOK_MS 50
 #define HEADER_GROWTH 64 /* bytes, as steps get more digits */
 
 struct ckpt_saver {
@@ -140,7 +137,6 @@ static int alloc_blocks(struct save *s)
     return SHERD_OK;
 }
 
-/* Storage that ranks share may take a moment to show what another one made. */
 static int see_folder(struct save *s)
 {
     char name[CKPT_NAME_BYTES];
@@ -148,13 +144,7 @@ static int see_folder(struct save *s)
         s->temp = ckpt_join(s->dir, s->name);
     if (!s->temp)
         return SHERD_ENOMEM;
-    for (int i = 0; i < LOOKS && !file_is_dir(s->temp); i++)
-        nanosleep(&(struct timespec){ 0, LOOK_MS * 1000000L }, NULL);
-    if (!file_is_dir(s->temp))
-        return SHERD_FAIL(SHERD_EIO,
-            "rank %d cannot see %s, made by rank 0: the folder of checkpoints must lie on "
-            "storage that all ranks share",
-            s->rank, s->temp);
+    SHERD_TRY(save_see(s->temp));
     for (int k = 0; k < s->n_kinds; k++) {
         manifest_file_name(name, (enum ckpt_kind)k, s->rank, s->world);
         s->files[k].path = ckpt_join(s->temp, name);

@@ -9,6 +9,8 @@
 
 #include "ckpt/stream.h"
 
+#define SAVE_TOKEN_BYTES 17 /* 64 random bits in hex, with NUL */
+
 /* What a rank tells the others about its files. */
 struct save_report {
     uint64_t bytes[CKPT_KINDS];
@@ -26,8 +28,8 @@ struct save {
     uint64_t *blocks;            /* sums of all ranks: [rank][kind][most_blocks] */
     uint64_t total;              /* bytes of all files */
     uint64_t block, most_blocks;
-    char token[17];             /* makes names of this save unlike those of a dead one */
-    char name[CKPT_NAME_BYTES]; /* of the temporary folder */
+    char token[SAVE_TOKEN_BYTES]; /* makes names of this save unlike those of a dead one */
+    char name[CKPT_NAME_BYTES];   /* of the temporary folder */
     char *temp, *final;
     struct manifest manifest; /* without sums; owns copies of the job's texts */
     struct ckpt_keep keep;
@@ -40,6 +42,11 @@ static inline uint64_t *save_blocks(const struct save *s, int rank, int kind)
 {
     return s->blocks + (uint64_t)(rank * s->n_kinds + kind) * s->most_blocks;
 }
+
+int save_token(char token[SAVE_TOKEN_BYTES]);
+/* Waits for a folder that rank 0 made: storage that ranks share may take a moment to show it. EIO if it does
+ * not. */
+int save_see(const char *path);
 
 /* Rank 0, before anything is written: the place and the space are looked at, and the temporary folder made.
  */

@@ -79,6 +79,16 @@ static void tell_need(const struct saving *s, const struct engine_save_room *roo
             s->config->save.buffer ? "save.buffer" : "more than half of what is free would be needed");
 }
 
+int saving_place(struct sherd_engine *engine, const struct sherd_config *config)
+{
+    if (config->save.what == SHERD_SAVE_NOTHING)
+        return SHERD_OK;
+    struct file_watch before = comm_beat_with_files(engine->comm);
+    int st = ckpt_check_shared(engine->comm, config->run.dir);
+    file_watch(before);
+    return st;
+}
+
 int saving_init(struct saving *s, struct sherd_engine *engine, const struct sherd_config *config,
     struct meter *meter, const char *extra)
 {

@@ -30,6 +30,8 @@ struct saving {
 int saving_lock(struct saving *saving, const char *dir);
 void saving_unlock(struct saving *saving);
 
+/* Before a resume: all ranks have the same run.dir, if anything will be saved there. */
+int saving_place(struct sherd_engine *engine, const struct sherd_config *config);
 /* After a resume: clears away what a run that died left, and tells what checkpoints will take. */
 int saving_init(struct saving *saving, struct sherd_engine *engine, const struct sherd_config *config,
     struct meter *meter, const char *extra);

@@ -22,6 +22,8 @@
 #include "runtime/resume.h"
 #include "runtime/saving.h"
 
+#define EVAL_PIECE 20 /* micro-batches of a rank, after which an evaluation looks whether to stop */
+
 struct run {
     const struct sherd_train_desc *desc;
     struct sherd_config config; /* a copy, with the batch derived and train.steps known */
@@ -165,10 +167,8 @@ static int save(struct run *r, int last)
     return st;
 }
 
-static int evaluate(struct run *r)
+static int fill_eval(struct run *r)
 {
-    double loss = 0;
-    int64_t tokens = 0;
     int64_t row = r->config.batch.micro * r->config.batch.seq;
     int st = SHERD_OK;
     for (int k = 0; k < r->n_eval && st == SHERD_OK; k++) {
@@ -176,14 +176,61 @@ static int evaluate(struct run *r)
         st = eval_fill(&r->data.eval, eval_limit(r), k, r->rows + 2 * k * row, r->rows + (2 * k + 1) * row,
             &r->micro[k].batch);
     }
-    SHERD_TRY(comm_agree(r->engine->comm, st));
-    st = sherd_engine_eval(r->engine, r->micro, r->n_eval, &loss, &tokens);
-    if (st == SHERD_OK)
+    return comm_agree(r->engine->comm, st);
+}
+
+/* Whether any rank was asked to. Collective. */
+static int asked_to_stop(struct run *r, int *stop)
+{
+    int mine = r->desc->stop && r->desc->stop(r->desc->ctx);
+    int *all = mem_zalloc((size_t)r->world, sizeof(*all));
+    if (!all)
+        return step_give_up(r->engine, SHERD_ENOMEM);
+    int st = comm_host_gather(r->engine->comm, all, &mine, sizeof(mine));
+    for (int k = 0; k < r->world; k++)
+        *stop |= all[k];
+    mem_free(all);
+    return st;
+}
+
+/* Loss sum and valid targets over all ranks. An evaluation may be long, so it is left when a rank is asked to
+ * stop: *stop. */
+static int eval_pieces(struct run *r, double *sum, double *count, int *stop)
+{
+    struct sherd_engine *e = r->engine;
+    struct feed first = r->data.eval;
+    first.rank = 0; /* which no other has more batches than */
+    int64_t most = eval_count(&first, eval_limit(r));
+    for (int64_t k = 0; k < most; k += EVAL_PIECE) {
+        int n = (int)MAX(0, MIN(EVAL_PIECE, r->n_eval - k));
+        if (k > 0)
+            SHERD_TRY(asked_to_stop(r, stop));
+        if (*stop)
+            return SHERD_OK;
+        SHERD_TRY(sherd_engine_eval(e, r->micro + (n > 0 ? k : 0), n, NULL, NULL));
+        *sum += e->host_scalars[SCALAR_LOSS];
+        *count += e->host_scalars[SCALAR_COUNT];
+    }
+    return SHERD_OK;
+}
+
+static int evaluate(struct run *r, int *stop)
+{
+    double sum = 0, count = 0;
+    int64_t step = r->engine->step;
+    SHERD_TRY(fill_eval(r));
+    int st = eval_pieces(r, &sum, &count, stop);
+    if (st == SHERD_OK && *stop) {
+        if (r->rank == 0)
+            log_info("step %lld: the evaluation is left, the run was asked to stop", (long long)step);
+    } else if (st == SHERD_OK) {
+        double loss = count > 0 ? sum / count : 0;
         saving_loss(&r->saving, loss);
-    if (st == SHERD_OK && r->rank == 0) {
-        log_info("step %lld | validation loss %.4f over %lld tokens", (long long)r->engine->step, loss,
-            (long long)tokens);
-        st = meter_eval(&r->meter, r->engine->step, loss, tokens);
+        if (r->rank == 0) {
+            log_info(
+                "step %lld | validation loss %.4f over %lld tokens", (long long)step, loss, (long long)count);
+            st = meter_eval(&r->meter, step, loss, (int64_t)count);
+        }
     }
     meter_mark(&r->meter);
     return st;
@@ -307,7 +354,7 @@ static int loop(struct run *r)
         int stop = e->host_scalars[SCALAR_FLAG] > 0;
         if (r->data.evaluates &&
             (due(e->step, r->config.train.eval_every) || e->step == r->config.train.steps) && !stop)
-            SHERD_TRY(evaluate(r));
+            SHERD_TRY(evaluate(r, &stop));
         int last = stop || e->step == r->config.train.steps;
         int saves = r->config.save.what != SHERD_SAVE_NOTHING;
         if (saves && (due(e->step, r->config.save.every) || last))
@@ -370,6 +417,7 @@ int sherd_train(const struct sherd_train_desc *desc)
     SHERD_TRY_OUT(comm_agree(r.engine->comm, st));
     if (r.rank == 0)
         say_start(&r);
+    SHERD_TRY_OUT(saving_place(r.engine, &r.config));
     SHERD_TRY_OUT(set_weights(&r));
     st = r.rank == 0 ? write_config(&r) : SHERD_OK;
     if (r.rank == 0 && st == SHERD_OK)

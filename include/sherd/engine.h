@@ -141,7 +141,8 @@ SHERD_API void sherd_plan_free(struct sherd_plan *plan);
 SHERD_API int sherd_config_model(struct sherd_model **out, const struct sherd_config *config);
 
 /* The training loop: data, steps, progress, evaluation, saving, resuming. Collective. `stop`, if not NULL,
- * is asked before every step: non-zero ends the run after a save with ESTOPPED. */
+ * is asked before every step, and in a long evaluation after every 20 micro-batches of a rank: non-zero ends
+ * the run after a save with ESTOPPED. */
 struct sherd_train_desc {
     const struct sherd_config *config;
     struct sherd_device *device;

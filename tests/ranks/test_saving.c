@@ -32,7 +32,7 @@ static struct text said;
 struct train {
     const char *dir;
     const char *settings[SETTINGS]; /* more of them */
-    int stop_at;                    /* asked to stop before this step; 0 = not */
+    int stop_at;                    /* the last rank is asked to stop before this step; 0 = not */
     int slow_us;                    /* added to every operation beside the mathematics */
     int status[WORLD];
     char error[WORLD][1024];
@@ -58,7 +58,7 @@ static void train_rank(int rank, struct sherd_comm *comm, struct sherd_device *d
     struct sherd_config config;
     char dir[256], data[256], val[256];
     const char *set[SETTINGS + 3] = { dir, data, val };
-    int n = 3, left = t->stop_at;
+    int n = 3, left = rank == WORLD - 1 ? t->stop_at : 0;
     snprintf(dir, sizeof(dir), "run.dir=%s/%s", root, t->dir);
     snprintf(data, sizeof(data), "data.train=%s/text", root);
     snprintf(val, sizeof(val), "data.val=%s/text", root);
@@ -272,6 +272,31 @@ static void a_stop_waits(void **state)
         sherd_ckpt_close(ckpt);
     }
     ASSERT_OK(file_remove_tree(at("stopped")));
+}
+
+/* A stop reaches a run within a long evaluation, of 63 micro-batches a rank here: it is left, not waited for.
+ */
+static void a_stop_in_an_evaluation(void **state)
+{
+    (void)state;
+    struct train t = {
+        .dir = "stopped", .settings = { "train.eval_batches=0", "shard.stage=3" }, .stop_at = 5
+    };
+    struct train on = t, whole = { .dir = "whole", .settings = { "train.eval_batches=0", "shard.stage=3" } };
+    train(&t); /* asked before steps 1 to 3, and twice in the evaluation after step 3 */
+    assert_true(t.status[0] == SHERD_ESTOPPED && t.status[1] == SHERD_ESTOPPED);
+    ASSERT_CONTAINS(t.error[0], "stopped on request after step 3");
+    ASSERT_CONTAINS(said.data, "step 3: the evaluation is left");
+    assert_null(strstr(said.data, "validation loss"));
+    assert_true(has_step("stopped", 3) && !has_step("stopped", 4));
+    on.stop_at = 0;
+    on.settings[2] = "run.resume=required";
+    train(&on);
+    train(&whole);
+    assert_true(on.status[0] == SHERD_OK && whole.status[0] == SHERD_OK);
+    same_step("whole", "stopped", 9);
+    ASSERT_OK(file_remove_tree(at("stopped")));
+    ASSERT_OK(file_remove_tree(at("whole")));
 }
 
 static void a_taken_folder_is_refused(void **state)
@@ -544,6 +569,7 @@ int main(void)
         cmocka_unit_test(a_failure_costs_no_later_step),
         cmocka_unit_test(a_run_keeps_what_it_was_told),
         cmocka_unit_test(a_stop_waits),
+        cmocka_unit_test(a_stop_in_an_evaluation),
         cmocka_unit_test(a_taken_folder_is_refused),
         cmocka_unit_test(ranks_that_cannot_load_for_two_reasons),
         cmocka_unit_test(copies_that_drift_are_no_damaged_file),
