@@ -13,18 +13,22 @@
 #include "runtime/keys.h"
 
 #define LAUNCH "ranks are started by --ranks, torchrun, mpirun or srun"
+#define TPU "it is for TPUs"
+#define SEQUENCES "sequences are not divided among ranks"
 
 /* clang-format off */
 static const struct foreign_key keys[] = {
-    NOTE("compute_environment", TEXT, LAUNCH),
+    CODE("compute_environment", TEXT,
+        "no influence: " LAUNCH "; AMAZON_SAGEMAKER is refused"),
     CODE("distributed_type", TEXT,
         "FSDP and DEEPSPEED: as their block says; MULTI_GPU, MULTI_CPU and NO: `shard.stage` 0; others are "
         "refused"),
     CODE("mixed_precision", TEXT,
         "`dtype.param`: no f32, bf16 bf16, fp16 f16; with FSDP `dtype.reduce` too, as there; fp8 is "
         "refused; fp16 without DeepSpeed: `dtype.loss_scale_window` 2000, `dtype.hysteresis` 1"),
+    CODE("fp16", BOOL, "the old form of mixed_precision: true = fp16, false = no"),
     NOTE("debug", BOOL, "what ranks send each other is checked when they start"),
-    NOTE("downcast_bf16", ANY, "it is for TPUs"),
+    NOTE("downcast_bf16", ANY, TPU),
     NOTE("enable_cpu_affinity", BOOL, "ranks on GPUs keep to cores near them, see run.bind"),
     NOTE("dynamo_backend", TEXT, "models are compiled already"),
     NOTE("dynamo_config.*", ANY, "models are compiled already"),
@@ -38,12 +42,30 @@ static const struct foreign_key keys[] = {
     CODE("num_processes", INT, "no influence: " LAUNCH "; told where another number was started"),
     NOTE("rdzv_backend", TEXT, LAUNCH),
     NOTE("same_network", BOOL, LAUNCH),
-    NOTE("tpu_env", LIST, "it is for TPUs"),
-    NOTE("tpu_use_cluster", BOOL, "it is for TPUs"),
-    NOTE("tpu_use_sudo", BOOL, "it is for TPUs"),
-    ONLY("fp8_config", ANY, "", "weights are f32 or bf16; remove it"),
+    NOTE("mpirun_config.*", ANY, LAUNCH),
+    NOTE("ipex_config.*", ANY, "there is one way to compute on a CPU"),
+    NOTE("commands", ANY, TPU),
+    NOTE("command_file", ANY, TPU),
+    NOTE("tpu_env", LIST, TPU),
+    NOTE("tpu_name", ANY, TPU),
+    NOTE("tpu_use_cluster", BOOL, TPU),
+    NOTE("tpu_use_sudo", BOOL, TPU),
+    NOTE("tpu_vm", ANY, TPU),
+    NOTE("tpu_zone", ANY, TPU),
+    ONLY("fp8_config", ANY, "", "weights are f32, bf16 or f16; remove it"),
     ONLY("megatron_lm_config", ANY, "", "layers are not divided among ranks; remove it"),
-    ONLY("parallelism_config", ANY, "", "layers are not divided among ranks; remove it"),
+
+    ONLY("parallelism_config.dp_replicate_size", INT, "1", "weights are divided over all ranks; set it to 1"),
+    NOTE("parallelism_config.dp_shard_size", INT, "weights are divided over all ranks"),
+    ONLY("parallelism_config.tp_size", INT, "1", "layers are not divided among ranks; set it to 1"),
+    ONLY("parallelism_config.cp_size", INT, "1", SEQUENCES "; set it to 1"),
+    NOTE("parallelism_config.cp_backend", TEXT, SEQUENCES),
+    NOTE("parallelism_config.cp_comm_strategy", TEXT, SEQUENCES),
+    ONLY("parallelism_config.sp_size", INT, "1", SEQUENCES "; set it to 1"),
+    NOTE("parallelism_config.sp_backend", TEXT, SEQUENCES),
+    NOTE("parallelism_config.sp_seq_length", INT, SEQUENCES),
+    NOTE("parallelism_config.sp_seq_length_is_variable", BOOL, SEQUENCES),
+    NOTE("parallelism_config.sp_attn_implementation", TEXT, SEQUENCES),
 
     CODE("fsdp_config.version", INT, "1 or 2; not given: 1"),
     CODE("fsdp_config.sharding_strategy", TEXT,
@@ -80,8 +102,7 @@ static const struct foreign_key keys[] = {
         "everything stays on the device; set it to none, and use a higher stage or more ranks"),
     NOTE("deepspeed_config.offload_optimizer_nvme_path", TEXT, "nothing is offloaded"),
     NOTE("deepspeed_config.offload_param_nvme_path", TEXT, "nothing is offloaded"),
-    NOTE("deepspeed_config.seq_parallel_communication_data_type", TEXT,
-        "sequences are not divided among ranks"),
+    NOTE("deepspeed_config.seq_parallel_communication_data_type", TEXT, SEQUENCES),
     NOTE("deepspeed_config.zero3_init_flag", BOOL, "every rank draws its own slices"),
     NOTE("deepspeed_config.zero3_save_16bit_model", BOOL,
         "checkpoints are written in slices; `sherd merge --dtype bf16` makes whole 16-bit weights of any of "
@@ -195,8 +216,12 @@ static int take_scaler(struct foreign *f, const struct foreign_item *item)
 static int take_precision(struct foreign *f, int fsdp, int deepspeed)
 {
     static const struct word words[] = { { "no", "f32" }, { "false", "f32" }, { "bf16", "bf16" },
-        { "fp16", "f16" } };
-    const struct foreign_item *item = foreign_get(f, "mixed_precision");
+        { "fp16", "f16" }, { "true", "f16" } /* of the old form */ };
+    const struct foreign_item *item = foreign_get(f, "mixed_precision"), *old = foreign_get(f, "fp16");
+    if (old && !item)
+        item = old;
+    else if (old)
+        SHERD_TRY(foreign_remark(f, CONFIG_IDLE, old->path, "mixed_precision holds over it, as there"));
     if (!item)
         return SHERD_OK;
     SHERD_TRY(put_word(f, item, "dtype.param", words, ARRAY_LEN(words), "bf16, fp16 and no are"));
@@ -258,12 +283,38 @@ int accelerate_settle(struct sherd_config *config, int world)
     return settle_ranks(&f, &origin->late, world);
 }
 
+/* The file that is named; what is wrong in it says so by its own name. */
+static int take_deepspeed(struct foreign *f, const struct foreign_item *file)
+{
+    const char *path = file->node->value;
+    int st = foreign_load(f->config, &foreign_deepspeed, path);
+    return st == SHERD_ECONFIG && strncmp(sherd_error(), path, strlen(path)) != 0
+               ? foreign_fail_at(f, file, st)
+               : st;
+}
+
+/* A file for a cloud has keys of its own. */
+static int first(const struct foreign *f, const struct yaml_node *root)
+{
+    for (const struct yaml_node *n = root->first; n; n = n->next) {
+        struct foreign_item item = { .path = n->key, .node = n };
+        if (strcmp(n->key, "compute_environment") == 0 && n->kind == YAML_VALUE &&
+            strcasecmp(n->value, "AMAZON_SAGEMAKER") == 0)
+            return FOREIGN_FAIL(f, &item,
+                "%s is not possible here: " LAUNCH "; write a LOCAL_MACHINE one with "
+                "'accelerate config'",
+                n->value);
+    }
+    return SHERD_OK;
+}
+
 static int translate(struct foreign *f)
 {
     static const char *const types[] = { "FSDP", "DEEPSPEED", "MULTI_GPU", "MULTI_CPU", "NO" };
     const struct foreign_item *type = foreign_get(f, "distributed_type"), *cpu = foreign_get(f, "use_cpu");
     const struct foreign_item *fsdp = foreign_get(f, "fsdp_config"), *ds = foreign_get(f, "deepspeed_config");
     const struct foreign_item *file = foreign_get(f, "deepspeed_config.deepspeed_config_file");
+    const struct foreign_item *place = foreign_get(f, "compute_environment");
     int which = type ? -1 : fsdp ? 0 : ds ? 1 : 4;
     for (int i = 0; type && i < (int)ARRAY_LEN(types); i++)
         if (strcasecmp(type->node->value, types[i]) == 0)
@@ -275,13 +326,14 @@ static int translate(struct foreign *f)
         return FOREIGN_FAIL(f, fsdp, "belongs to distributed_type FSDP, not %s; remove one", types[which]);
     if (ds && which != 1)
         return FOREIGN_FAIL(f, ds, "belongs to distributed_type DEEPSPEED, not %s; remove one", types[which]);
+    if (place)
+        SHERD_TRY(foreign_remark(f, CONFIG_IDLE, place->path, LAUNCH));
     SHERD_TRY(take_ranks(f));
     SHERD_TRY(take_precision(f, which == 0, which == 1));
     if (which == 0)
         SHERD_TRY(take_fsdp(f));
     if (which == 1)
-        SHERD_TRY(file ? foreign_load(f->config, &foreign_deepspeed, file->node->value)
-                       : foreign_default(f, "shard.stage", "2"));
+        SHERD_TRY(file ? take_deepspeed(f, file) : foreign_default(f, "shard.stage", "2"));
     if (which > 1 && type)
         SHERD_TRY(foreign_put(f, type, "shard.stage", "0"));
     if (cpu && foreign_bool(cpu))
@@ -291,17 +343,19 @@ static int translate(struct foreign *f)
     return !cpu || f->origin->late.gpus.where ? SHERD_OK : SHERD_ENOMEM;
 }
 
-/* In the blocks keys may be written with or without the prefix; one has two names. */
+/* In two blocks keys may be written with or without the prefix; one has two names. */
 static void canonical(char *path)
 {
-    static const char block[] = "fsdp_config.", prefix[] = "fsdp_";
-    char *name = path + strlen(block);
-    if (strncmp(path, block, strlen(block)) != 0)
-        return;
-    if (strncmp(name, prefix, strlen(prefix)) == 0)
-        memmove(name, name + strlen(prefix), strlen(name + strlen(prefix)) + 1);
-    if (strcmp(name, "backward_prefetch_policy") == 0)
-        strcpy(name, "backward_prefetch");
+    static const char *const blocks[][2] = { { "fsdp_config.", "fsdp_" },
+        { "parallelism_config.", "parallelism_config_" } };
+    for (size_t i = 0; i < ARRAY_LEN(blocks); i++) {
+        size_t block = strlen(blocks[i][0]), prefix = strlen(blocks[i][1]);
+        char *name = path + block;
+        if (strncmp(path, blocks[i][0], block) == 0 && strncmp(name, blocks[i][1], prefix) == 0)
+            memmove(name, name + prefix, strlen(name + prefix) + 1);
+    }
+    if (strcmp(path, "fsdp_config.backward_prefetch_policy") == 0)
+        strcpy(path, "fsdp_config.backward_prefetch");
 }
 
 const struct foreign_system foreign_accelerate = {
@@ -309,5 +363,7 @@ const struct foreign_system foreign_accelerate = {
     .keys = keys,
     .n = ARRAY_LEN(keys),
     .canonical = canonical,
+    .empty_is_none = 1,
+    .first = first,
     .translate = translate,
 };

@@ -54,7 +54,7 @@ int foreign_remark(struct foreign *f, enum config_remark_kind kind, const char *
 const struct foreign_item *foreign_get(const struct foreign *f, const char *path)
 {
     for (const struct foreign_item *i = f->items; i; i = i->next)
-        if (strcmp(i->path, path) == 0)
+        if (strcmp(i->row, path) == 0)
             return i;
     return NULL;
 }
@@ -206,10 +206,13 @@ static const struct foreign_key *find(const struct foreign_system *s, const char
     return NULL;
 }
 
-static int unknown(const struct foreign *f, const char *path, int line)
+/* `path` as in the table, `written` as in the file: a prefix that the table does without goes before the
+ * proposal. */
+static int unknown(const struct foreign *f, const char *path, const char *written, int line)
 {
-    const char *dot = strrchr(path, '.'), *near = NULL;
-    size_t block = dot ? (size_t)(dot - path) + 1 : 0;
+    const char *dot = strrchr(path, '.'), *last = strrchr(written, '.'), *near = NULL;
+    size_t block = dot ? (size_t)(dot - path) + 1 : 0, given = last ? (size_t)(last - written) + 1 : 0;
+    size_t prefix = strlen(written + given) - MIN(strlen(path + block), strlen(written + given));
     const char *names[256];
     char heads[256][48];
     int n = 0;
@@ -223,15 +226,15 @@ static int unknown(const struct foreign *f, const char *path, int line)
     }
     near = text_nearest(path + block, names, n);
     for (int i = 0; i < f->system->n && !near; i++) { /* the same name in another block */
-        const char *row = f->system->keys[i].path, *last = strrchr(row, '.');
-        if (last && strcmp(last + 1, path + block) == 0)
-            return status_context(SHERD_FAIL(SHERD_ECONFIG, "%s: %s has no such key; did you mean %s?", path,
-                                      f->system->name, row),
+        const char *row = f->system->keys[i].path, *other = strrchr(row, '.');
+        if (other && strcmp(other + 1, path + block) == 0)
+            return status_context(SHERD_FAIL(SHERD_ECONFIG, "%s: %s has no such key; did you mean %s?",
+                                      written, f->system->name, row),
                 "%s:%d", f->name, line);
     }
-    return status_context(SHERD_FAIL(SHERD_ECONFIG, "%s: %s has no such key%s%.*s%s%s", path, f->system->name,
-                              near ? "; did you mean " : "; remove it", near ? (int)block : 0, path,
-                              near ? near : "", near ? "?" : ""),
+    return status_context(SHERD_FAIL(SHERD_ECONFIG, "%s: %s has no such key%s%.*s%s%s", written,
+                              f->system->name, near ? "; did you mean " : "; remove it",
+                              near ? (int)(given + prefix) : 0, written, near ? near : "", near ? "?" : ""),
         "%s:%d", f->name, line);
 }
 
@@ -269,7 +272,8 @@ static int take_auto(struct foreign *f, const struct foreign_item *item)
     int harmless = key->how == FOREIGN_NOTE || (key->how == FOREIGN_ONLY && key->ours[0]);
     int open = key->flags & FOREIGN_AUTO || (harmless && strchr(key->path, '.'));
     if (!open)
-        return FOREIGN_FAIL(f, item, "nothing fills in \"auto\" here; give %s", type_name(key->type));
+        return FOREIGN_FAIL(f, item, "nothing fills in \"auto\" here; give %s",
+            key->type == FOREIGN_TEXT ? "a value" : type_name(key->type));
     if (key->how == FOREIGN_SET)
         return foreign_ask(f, item, key->ours);
     if (key->how == FOREIGN_ONLY)
@@ -306,42 +310,51 @@ static int take_item(struct foreign *f, const struct foreign_item *item)
 }
 
 /* An item for the node, at the end of the list. */
-static int add_item(
-    struct foreign *f, const char *path, const struct yaml_node *node, struct foreign_item **out)
+static int add_item(struct foreign *f, const char *row, const char *written, const struct yaml_node *node,
+    struct foreign_item **out)
 {
     struct foreign_item **end = &f->items;
     for (; *end; end = &(*end)->next)
-        if (strcmp((*end)->path, path) == 0)
+        if (strcmp((*end)->row, row) == 0)
             return status_context(
                 SHERD_FAIL(SHERD_ECONFIG, "%s: given twice, under another name in line %d; remove one",
                     node->key, (*end)->node->line),
                 "%s:%d", f->name, node->line);
-    struct foreign_item *item = arena_zalloc(&f->origin->arena, 1, sizeof(*item));
+    struct arena *arena = &f->origin->arena;
+    struct foreign_item *item = arena_zalloc(arena, 1, sizeof(*item));
     if (!item)
         return SHERD_ENOMEM;
-    *item = (struct foreign_item){ arena_strdup(&f->origin->arena, path), node, find(f->system, path), NULL };
-    if (!item->path)
+    *item = (struct foreign_item){ arena_strdup(arena, written), arena_strdup(arena, row), node,
+        find(f->system, row), NULL };
+    if (!item->path || !item->row)
         return SHERD_ENOMEM;
     *end = *out = item;
     return SHERD_OK;
 }
 
-static int walk(struct foreign *f, const struct yaml_node *map, const char *block)
+static void join(char *out, const char *block, const char *key)
+{
+    snprintf(out, FOREIGN_PATH_BYTES, "%s%s%s", block, block[0] ? "." : "", key);
+}
+
+/* Over the keys of a block, whose name in the table is `block`, and `given` in the file. */
+static int walk(struct foreign *f, const struct yaml_node *map, const char *block, const char *given)
 {
     for (const struct yaml_node *n = map->first; n; n = n->next) {
-        char path[FOREIGN_PATH_BYTES];
+        char path[FOREIGN_PATH_BYTES], written[FOREIGN_PATH_BYTES];
         struct foreign_item *item = NULL;
-        snprintf(path, sizeof(path), "%s%s%s", block, block[0] ? "." : "", n->key);
+        join(path, block, n->key);
+        join(written, given, n->key);
         f->system->canonical(path);
         const struct foreign_key *key = find(f->system, path);
         int children = has_children(f->system, path);
         if (!key && !children)
-            return unknown(f, path, n->line);
-        if (yaml_is_null(n))
+            return unknown(f, path, written, n->line);
+        if (yaml_is_null(n) || (f->system->empty_is_none && n->kind == YAML_MAP && !n->first))
             continue;
-        SHERD_TRY(add_item(f, path, n, &item));
+        SHERD_TRY(add_item(f, path, written, n, &item));
         if (n->kind == YAML_MAP && children)
-            SHERD_TRY(walk(f, n, path));
+            SHERD_TRY(walk(f, n, path, written));
         else if (key)
             SHERD_TRY(take_item(f, item));
         else
@@ -350,18 +363,27 @@ static int walk(struct foreign *f, const struct yaml_node *map, const char *bloc
     return SHERD_OK;
 }
 
+/* How many keys at the top of the file a system knows. */
+static int known(const struct foreign_system *s, const struct yaml_node *root)
+{
+    int n = 0;
+    for (const struct yaml_node *k = root->first; k; k = k->next)
+        n += strchr(k->key, '.') == NULL && (find(s, k->key) || has_children(s, k->key));
+    return n;
+}
+
 const struct foreign_system *foreign_detect(const struct yaml_node *root, const char *name)
 {
+    const struct foreign_system *best = NULL;
     if (root->kind != YAML_MAP)
         return NULL;
     for (const struct yaml_node *n = root->first; n; n = n->next)
         if (key_find_section(n->key) || key_find(n->key))
             return NULL;
     for (size_t s = 0; s < ARRAY_LEN(systems); s++)
-        for (const struct yaml_node *n = root->first; n; n = n->next)
-            if (strchr(n->key, '.') == NULL && (find(systems[s], n->key) || has_children(systems[s], n->key)))
-                return systems[s];
-    return root->first && text_ends(name, ".json") ? &foreign_deepspeed : NULL;
+        if (known(systems[s], root) > (best ? known(best, root) : 0))
+            best = systems[s];
+    return best ? best : text_ends(name, ".json") ? &foreign_deepspeed : NULL;
 }
 
 int foreign_take(struct sherd_config *config, const struct foreign_system *system,
@@ -381,7 +403,7 @@ int foreign_take(struct sherd_config *config, const struct foreign_system *syste
         return SHERD_ENOMEM;
     if (system->first)
         SHERD_TRY(system->first(&f, root));
-    SHERD_TRY(walk(&f, root, ""));
+    SHERD_TRY(walk(&f, root, "", ""));
     return system->translate(&f);
 }
 

@@ -40,7 +40,8 @@ struct foreign_key {
 
 /* A key that was found. Null values are as good as not written, and have no item. */
 struct foreign_item {
-    const char *path; /* as in the table */
+    const char *path; /* as it is written in the file: what messages say */
+    const char *row;  /* as in the table */
     const struct yaml_node *node;
     const struct foreign_key *key;
     struct foreign_item *next;
@@ -53,6 +54,7 @@ struct foreign_system {
     int n;
     /* Brings a path to the form it has in the table, in place; room for FOREIGN_PATH_BYTES. */
     void (*canonical)(char *path);
+    int empty_is_none; /* {} is as good as not written */
     /* Looks at the tree before all else, for what makes other complaints pointless; NULL for nothing. */
     int (*first)(const struct foreign *f, const struct yaml_node *root);
     int (*translate)(struct foreign *f);

@@ -9,6 +9,7 @@
 #include <yaml.h>
 
 #include "base/status.h"
+#include "base/text.h"
 
 struct reader {
     yaml_parser_t parser;
@@ -54,10 +55,11 @@ static int syntax_fail(const struct reader *r)
     size_t line = p->problem_mark.line;
     if (tab_indent(r, line))
         return FAIL_AT(r, line + 1, "a tab in the indentation; YAML takes only spaces there");
+    const char *what = text_ends(r->name, ".json") ? "JSON" : "YAML";
     if (p->context && p->context_mark.line != line)
-        return FAIL_AT(r, line + 1, "not valid YAML: %s, %s that began in line %zu", problem, p->context,
+        return FAIL_AT(r, line + 1, "not valid %s: %s, %s that began in line %zu", what, problem, p->context,
             p->context_mark.line + 1);
-    return FAIL_AT(r, line + 1, "not valid YAML: %s, in column %zu", problem, p->problem_mark.column + 1);
+    return FAIL_AT(r, line + 1, "not valid %s: %s, in column %zu", what, problem, p->problem_mark.column + 1);
 }
 
 /* Goes on to the next event. */

@@ -66,7 +66,7 @@ END
 sed 's/^shard:.*//' tiny.yaml >both.yaml
 echo 'accelerate: acc.yaml' >>both.yaml
 run 0 config both.yaml --ranks 2
-has out "stage: 2                # acc.yaml:2 fsdp_config.reshard_after_forward"
+has out "stage: 2                # acc.yaml:2 fsdp_config.fsdp_reshard_after_forward"
 grep -q 'num_processes: 2 ranks' out && complain "two ranks are told as another number than two"
 run 0 train both.yaml --set train.steps=1 --set run.dir=one
 has err "num_processes: 2 ranks there, 1 here; --ranks 2 starts as many"

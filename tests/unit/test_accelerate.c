@@ -95,8 +95,8 @@ static void whole_files(void **state)
     assert_int_equal(c.train.recompute, SHERD_RECOMPUTE_BLOCK);
     expect_remark(&c, "From Accelerate, acc.yaml\n");
     expect_remark(&c, "  num_processes: ranks are started by");
-    expect_remark(&c, "  fsdp_config.auto_wrap_policy: every layer is a unit");
-    expect_remark(&c, "  fsdp_config.offload_params: false is what happens here");
+    expect_remark(&c, "  fsdp_config.fsdp_auto_wrap_policy: every layer is a unit");
+    expect_remark(&c, "  fsdp_config.fsdp_offload_params: false is what happens here");
     expect_remark(&c, "to know:\n  use_cpu: GPUs there if it finds any, the CPU here; run.device=cuda");
     sherd_config_free(&c);
     ASSERT_OK(parse(&c, fsdp2));
@@ -141,7 +141,7 @@ static void stages(void **state)
         { "distributed_type: MULTI_GPU\n", 0 },
         { "distributed_type: 'NO'\n", 0 },
         { "distributed_type: DEEPSPEED\n", 2 },
-        { "fsdp_config: {}\n", 3 },
+        { "distributed_type: FSDP\nfsdp_config: {}\n", 3 },
         { "fsdp_config: {sharding_strategy: 1}\n", 3 },
         { "fsdp_config: {sharding_strategy: 2}\n", 2 },
         { "fsdp_config: {fsdp_sharding_strategy: 3}\n", 0 },
@@ -171,8 +171,10 @@ static void refusals(void **state)
         { "distributed_type: FSDP\nfsdp_cofnig: {}\n",
             "acc.yaml:2: fsdp_cofnig: Accelerate has no such key; did you mean fsdp_config?" },
         { "fsdp_config:\n  fsdp_shardnig_strategy: 1\n",
-            "acc.yaml:2: fsdp_config.shardnig_strategy: Accelerate has no such key; did you mean fsdp_config.sharding_strategy?" },
-        { "fsdp_config:\n  fsdp_version: 3\n", "acc.yaml:2: fsdp_config.version: must be 1 or 2, not 3" },
+            "acc.yaml:2: fsdp_config.fsdp_shardnig_strategy: Accelerate has no such key; did you mean fsdp_config.fsdp_sharding_strategy?" },
+        { "fsdp_config:\n  shardnig_strategy: 1\n", "did you mean fsdp_config.sharding_strategy?" },
+        { "fsdp_config:\n  fsdp_version: 3\n",
+            "acc.yaml:2: fsdp_config.fsdp_version: must be 1 or 2, not 3" },
         { "fsdp_config: {sharding_strategy: HYBRID_SHARD}\n",
             "HYBRID_SHARD is not possible here; FULL_SHARD" },
         { "fsdp_config: {sharding_strategy: 5}\n", "5 is not possible here" },
@@ -189,19 +191,58 @@ static void refusals(void **state)
         { "fsdp_config: {offload_params: true}\n", "offload_params: true cannot be honoured" },
         { "fsdp_config: {ignored_modules: 'lm_head'}\n", "ignored_modules: lm_head cannot be honoured" },
         { "fsdp_config: {backward_prefetch: SOMETIMES}\n", "SOMETIMES is not possible here" },
-        { "distributed_type: MULTI_GPU\nfsdp_config: {}\n",
+        { "distributed_type: MULTI_GPU\nfsdp_config: {version: 1}\n",
             "acc.yaml:2: fsdp_config: belongs to distributed_type FSDP" },
-        { "distributed_type: FSDP\ndeepspeed_config: {}\n", "acc.yaml:2: deepspeed_config: belongs to" },
+        { "distributed_type: FSDP\ndeepspeed_config: {zero_stage: 1}\n",
+            "acc.yaml:2: deepspeed_config: belongs to" },
         { "distributed_type: FSDP\nmixed_precision: fp8\n",
             "acc.yaml:2: mixed_precision: fp8 is not possible here; bf16, fp16 and no are" },
         { "deepspeed_config: {zero_stage: 7}\n", "deepspeed_config.zero_stage: shard.stage: must be" },
         { "deepspeed_config: {offload_optimizer_device: cpu}\n", "cpu cannot be honoured" },
         { "deepspeed_config: {deepspeed_config_file: /nowhere.json}\n", "/nowhere.json" },
+        { "additional_args: 1\ncompute_environment: AMAZON_SAGEMAKER\n",
+            "acc.yaml:2: compute_environment: AMAZON_SAGEMAKER is not possible here" },
+        { "mixed_precision: bf16\nnum_processes: 2\ngradient_accumulation_steps: 2\n",
+            "acc.yaml:3: gradient_accumulation_steps: Accelerate has no such key; did you mean deepspeed_config" },
+        { "parallelism_config:\n  parallelism_config_tp_size: 2\n",
+            "acc.yaml:2: parallelism_config.parallelism_config_tp_size: 2 cannot be honoured" },
+        { "parallelism_config: {cp_size: 8}\n", "cp_size: 8 cannot be honoured" },
         { "megatron_lm_config: {megatron_lm_tp_degree: 2}\nnum_machines: 1\n",
             "megatron_lm_config: cannot be honoured" },
     };
     for (size_t i = 0; i < ARRAY_LEN(bad); i++)
         expect_fail(bad[i].text, bad[i].message);
+}
+
+/* What questionnaires of some years wrote, with blocks and keys that are empty: they say nothing. */
+static void older_files(void **state)
+{
+    (void)state;
+    static const char of_2023[] = "command_file: null\ncommands: null\ncompute_environment: LOCAL_MACHINE\n"
+                                  "deepspeed_config: {}\ndistributed_type: MULTI_GPU\ndowncast_bf16: 'no'\n"
+                                  "dynamo_backend: 'NO'\nfsdp_config: {}\ngpu_ids: all\nipex_config: {}\n"
+                                  "main_training_function: main\nmegatron_lm_config: {}\n"
+                                  "mixed_precision: 'no'\nnum_machines: 1\nnum_processes: 2\n"
+                                  "rdzv_backend: static\nsame_network: true\ntpu_env: []\ntpu_name: null\n"
+                                  "tpu_vm: null\ntpu_zone: null\nuse_cpu: true\n";
+    static const char of_2021[] =
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nfp16: true\nnum_processes: 2\n";
+    struct sherd_config c;
+    ASSERT_OK(parse(&c, of_2023));
+    assert_int_equal(c.shard.stage, 0);
+    assert_string_equal(c.run.device, "cpu");
+    sherd_config_free(&c);
+    ASSERT_OK(parse(&c, of_2021));
+    assert_int_equal(c.dtype.param, SHERD_F16);
+    assert_int_equal(c.dtype.hysteresis, 1);
+    sherd_config_free(&c);
+    ASSERT_OK(parse(&c, "fp16: true\nmixed_precision: bf16\nnum_processes: 2\nuse_cpu: true\n"));
+    assert_int_equal(c.dtype.param, SHERD_BF16);
+    expect_remark(&c, "  fp16: mixed_precision holds over it");
+    sherd_config_free(&c);
+    ASSERT_OK(parse(&c, "fp16: false\nnum_processes: 2\nuse_cpu: true\n"));
+    assert_int_equal(c.dtype.param, SHERD_F32);
+    sherd_config_free(&c);
 }
 
 /* Another number of ranks than its launcher would start is told with the way to start as many. */
@@ -269,6 +310,8 @@ static void file_in_a_file(void **state)
     sherd_config_free(&c);
     snprintf(text, sizeof(text), "deepspeed_config:\n  deepspeed_config_file: %s\n  zero_stage: 2\n", path);
     expect_fail(text, "ds.json:2: zero_optimization.stage: makes shard.stage 3, but it is 2 at acc.yaml:3");
+    expect_fail("deepspeed_config:\n  deepspeed_config_file: none.json\n",
+        "acc.yaml:2: deepspeed_config.deepspeed_config_file: cannot open 'none.json'");
     ASSERT_OK(file_remove_tree(folder));
 }
 
@@ -281,16 +324,20 @@ static void every_row(void **state)
     for (int i = 0; i < foreign_accelerate.n; i++) {
         const struct foreign_key *key = &foreign_accelerate.keys[i];
         const char *dot = strchr(key->path, '.'), *name = dot ? dot + 1 : key->path;
-        int fsdp = dot && strncmp(key->path, "fsdp", 4) == 0;
+        const char *extra = !dot                                         ? NULL
+                            : strncmp(key->path, "fsdp", 4) == 0         ? "fsdp_"
+                            : strncmp(key->path, "parallelism", 11) == 0 ? "parallelism_config_"
+                                                                         : NULL;
         if (key->how == FOREIGN_CODE)
             continue; /* each has its own test above */
-        for (int prefix = 0; prefix <= fsdp; prefix++) {
+        for (int prefix = 0; prefix <= (extra != NULL); prefix++) {
             struct sherd_config c;
             const char *value = key->how == FOREIGN_ONLY && key->ours[0] ? key->ours : values[key->type];
             snprintf(text, sizeof(text), dot ? "%.*s: {%s%s: %s}\n" : "%.*s%s%s: %s\n",
-                dot ? (int)(dot - key->path) : 0, key->path, prefix ? "fsdp_" : "",
-                name[0] == '*' ? "x" : name, value);
-            snprintf(want, sizeof(want), "%.*s", (int)strcspn(key->path, "*"), key->path);
+                dot ? (int)(dot - key->path) : 0, key->path, prefix ? extra : "", name[0] == '*' ? "x" : name,
+                value);
+            snprintf(want, sizeof(want), "%.*s%s%.*s", dot ? (int)(dot - key->path) + 1 : 0, key->path,
+                prefix ? extra : "", (int)strcspn(name, "*"), name);
             if (key->how == FOREIGN_ONLY && !key->ours[0]) {
                 expect_fail(text, "cannot be honoured");
                 continue;
@@ -312,6 +359,7 @@ int main(void)
         cmocka_unit_test(half_precision),
         cmocka_unit_test(stages),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(older_files),
         cmocka_unit_test(ranks),
         cmocka_unit_test(devices),
         cmocka_unit_test(file_in_a_file),

@@ -135,7 +135,7 @@ static void printed(void **state)
     ASSERT_OK(parse(&c, plain_zero2, 4));
     ASSERT_OK(sherd_config_print(&c, &yaml));
     ASSERT_CONTAINS(yaml, "# ds.json:2 train_batch_size\n");
-    ASSERT_CONTAINS(yaml, "# ds.json:13 bf16.enabled\n");
+    ASSERT_CONTAINS(yaml, "# ds.json:13 bfloat16.enabled\n");
     ASSERT_CONTAINS(yaml, "# From DeepSpeed, ds.json\n");
     ASSERT_OK(sherd_config_json(&c, &json));
     ASSERT_CONTAINS(json, "\"source\": \"ds.json:2 train_batch_size\"");
@@ -276,7 +276,7 @@ static void refusals(void **state)
             "data_types.param_dtype: makes dtype.param f32, but it is bf16 at ds.json:1" },
         { DS("gradient_allreduce_op": "sum"), "gradient_allreduce_op: sum cannot be honoured" },
         { DS("gradient_clipping": -1), "gradient_clipping: optim.clip: must be" },
-        { DS("steps_per_print": "auto"), "steps_per_print: nothing fills in \"auto\" here" },
+        { DS("steps_per_print": "auto"), "steps_per_print: nothing fills in \"auto\" here; give a value" },
         { "{" B "\"zero_optimization\": {\"offload_optimizer\": {\n\"device\": \"cpu\"}}}",
             "ds.json:2: zero_optimization.offload_optimizer.device: cpu cannot be honoured" },
         { DS("zero_optimization": {"offload_param": {"device": "nvme"}}), "nvme cannot be honoured" },
@@ -287,7 +287,13 @@ static void refusals(void **state)
         { DS("sparse_attention": {"mode": "fixed"}), "sparse_attention: cannot be honoured" },
         { DS("elasticity": {"enabled": true}), "elasticity.enabled: true cannot be honoured" },
         { DS("wall_clock_breakdown": 1), "wall_clock_breakdown: must be true or false, not 1" },
-        { "{" B, "ds.json:2: not valid YAML" },
+        { DS("bf16": {"enabled": true, "bf16_optimizer_states": true}), "dtype.state: bf16 keeps" },
+        { DS("bfloat16": {"enabld": true}),
+            "bfloat16.enabld: DeepSpeed has no such key; did you mean bfloat16.enabled?" },
+        { DS("bfloat16": {"enabled": 3}), "bfloat16.enabled: must be true or false" },
+        { DS("zero_optimization": {"stage": 3, "prefetch_bucket_size": true}), ": zero_optimization.prefetch_bucket" },
+        { "{}", "neither train_batch_size nor" },
+        { "{" B, "ds.json:2: not valid JSON" },
         { "[1]", "settings are sections" },
     };
     /* clang-format on */
