@@ -2,7 +2,8 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * What a call of an operation must at least do: floating-point operations, and bytes of memory read and
- * written, each operand once. A profiler divides them by the time that was taken.
+ * written, each operand once. A profiler divides them by the time that was taken, and a forecast by what a
+ * machine can. The switches have no default, so that the compiler names an operation that is missing.
  */
 #include <stdio.h>
 
@@ -99,11 +100,16 @@ double op_bytes(enum op_index op, const void *args)
                         of(a->grad_type, a->n) + of(a->state_type, 4 * a->n))
         CASE(sgd, weight_bytes(a->n, a->param != NULL, a->param_type, a->low != NULL) +
                       of(a->grad_type, a->n) + (a->m ? of(a->state_type, 2 * a->n) : 0))
+        CASE(split, of(SHERD_F32, a->n) + of(SHERD_BF16, (a->low ? 2 : 1) * a->n))
+        CASE(join, of(SHERD_F32, a->n) + of(SHERD_BF16, (a->low ? 2 : 1) * a->n))
         CASE(square_sum, of(a->type, a->n))
+        CASE(ordered_sum, of(SHERD_F64, (a->n + 1) * a->cols))
+        CASE(clip_factor, of(SHERD_F32, 1) + of(SHERD_F64, 2 + (a->loss != NULL) + (a->scale != NULL)))
 #undef CASE
-    default:
-        return 0;
+    case OP_COUNT:
+        break;
     }
+    return 0;
 }
 
 void op_shape(enum op_index op, const void *args, char out[48])
@@ -142,10 +148,14 @@ void op_shape(enum op_index op, const void *args, char out[48])
         CASE(loss, "%lldx%lld", N(a->rows), N(a->vocab))
         CASE(adamw, "%lld", N(a->n))
         CASE(sgd, "%lld", N(a->n))
+        CASE(split, "%lld", N(a->n))
+        CASE(join, "%lld", N(a->n))
         CASE(square_sum, "%lld", N(a->n))
+        CASE(ordered_sum, "%lldx%lld", N(a->n), N(a->cols))
 #undef N
 #undef CASE
-    default:
-        return;
+    case OP_clip_factor: /* of scalars */
+    case OP_COUNT:
+        break;
     }
 }

@@ -3,7 +3,8 @@
  *
  * The first seam: what a kind of device must provide. One table per kind; device/device.c checks arguments
  * and counts, then calls through the table. Adding an operation: one row in SHERD_OPS, one struct, one check
- * in device/check.c, one function per kind. Adding a kind: one table and one row in device/device.c.
+ * in device/check.c, its bytes in device/cost.c, one function per kind. Adding a kind: one table and one row
+ * in device/device.c.
  */
 #ifndef SHERD_DEVICE_OPS_H
 #define SHERD_DEVICE_OPS_H

@@ -20,8 +20,7 @@ struct sherd_event;
 
 struct sherd_device_desc {
     const char *name; /* "cpu", "cuda" or "cuda:N"; NULL means "cpu" */
-    int threads; /* of the host, for mathematics of the CPU and for initial values; 0 = one per available core
-                  */
+    int threads;      /* of the host, for mathematics of the CPU and for initial values; 0 = one per core */
     /* GPU: time the ways to do each matrix product at its first use and keep the choice in this folder for
      * later runs ("" = only for this one). NULL: the library's own first choice, the same at every run. */
     const char *tune;

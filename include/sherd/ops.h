@@ -12,7 +12,7 @@
  * float32, storage is rounded to nearest even. `grad_type` is the type of weight gradients (the same three),
  * which are ADDED to unless an `overwrite` says that they hold nothing yet (of no rows nothing is written).
  * Outputs may not overlap inputs unless it is said. Every call returns a status: EINVAL for arguments that
- * cannot be right, UNSUPPORTED for a type this device lacks; failures of the work itself surface when the
+ * cannot be right, EUNSUPPORTED for a type this device lacks; failures of the work itself surface when the
  * queue is synchronized. Results are deterministic (the same inputs give the same bits, whatever the number
  * of threads) but where `any_order` allows sums to be taken in any order, for speed; the CPU never does.
  *
