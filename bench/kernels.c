@@ -11,24 +11,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <sherd/ops.h>
-
 #include "bench/check.h"
+#include "bench/kernels.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "base/status.h"
-#include "device/ops.h"
 
 #define MAX_TURNS 99
 #define MAX_SETS 64
-#define SMALL ((size_t)64 << 20) /* bytes of the random block, and of what is not spread */
-
-union args {
-#define XX(name) struct sherd_##name name;
-    SHERD_OPS(XX)
-#undef XX
-};
 
 #define XX(name)                                                                                             \
     static int call_##name(struct sherd_queue *queue, const void *args)                                      \
@@ -44,13 +35,6 @@ static op_fn const call[OP_COUNT] = {
 #undef XX
 };
 
-/* What a model has a GPU do in one step. */
-struct shape {
-    const char *name;
-    int64_t rows, seq, width, mlp, heads, kv_heads, head_dim, vocab, vocab_pitch, loss_rows;
-    int64_t params; /* of a block: what is updated at once */
-};
-
 struct options {
     const char *device, *only, *model;
     int hot, turns;
@@ -64,350 +48,11 @@ struct bench {
     struct options o;
     size_t spread;          /* bytes that the calls of a measurement go through, at least */
     double burst;           /* seconds of calls that are timed at once, about */
-    char *memory, *block;   /* what the calls go through; random values */
+    char *memory, *block;   /* what the calls go through; SMALL bytes of random values */
     char *small, *heat_mem; /* not spread: weights, sums, tokens; the product's */
     size_t bytes;           /* of memory */
     struct sherd_matmul heat;
     int heats; /* products between two measurements */
-};
-
-/* Operands of one call, in memory from base on; some are filled, unless they are only to be counted. */
-struct place {
-    struct bench *b;
-    char *base;
-    size_t at;
-    int fill;
-};
-
-struct work {
-    const char *note;
-    enum op_index op;
-    void (*place)(struct place *p, const struct shape *s, union args *a);
-};
-
-/* ---- operands ---- */
-
-static void *take(struct place *p, int64_t elems, size_t each)
-{
-    char *at = p->base + p->at;
-    p->at += (size_t)round_up(elems * (int64_t)each, 4096);
-    return at;
-}
-
-static void *halves(struct place *p, int64_t elems)
-{
-    return take(p, elems, 2);
-}
-
-/* Floats of 0.0115, for what is never below 0. */
-static void *above_zero(struct place *p, int64_t elems, size_t each)
-{
-    void *at = take(p, elems, each);
-    if (p->fill)
-        check(sherd_fill(
-            p->b->queue, &(struct sherd_fill){ .dst = at, .bytes = (size_t)elems * each, .byte = 0x3c }));
-    return at;
-}
-
-/* Parts of `small`: 1.0f; 1.0; sums; a vector of weights and their gradients; whole numbers below 32000;
- * scratch. */
-enum {
-    ONE_FLOAT = 0,
-    ONE = 256,
-    SUM = 512,
-    WEIGHT = 4096,
-    GRAD = 1 << 20,
-    TOKENS = 2 << 20,
-    SCRATCH = 8 << 20
-};
-#define SMALL_TOKENS ((SCRATCH - TOKENS) / 4)
-
-static void *small(const struct place *p, int part)
-{
-    return p->b->small + part;
-}
-
-static void norm_forward_of(struct place *p, const struct shape *s, union args *a, enum sherd_norm_kind kind)
-{
-    a->norm_forward = (struct sherd_norm_forward){ .y = halves(p, s->rows * s->width),
-        .x = halves(p, s->rows * s->width),
-        .w = small(p, WEIGHT),
-        .b = kind == SHERD_LAYER_NORM ? small(p, WEIGHT) : NULL,
-        .mean = kind == SHERD_LAYER_NORM ? take(p, s->rows, 4) : NULL,
-        .rstd = take(p, s->rows, 4),
-        .rows = s->rows,
-        .cols = s->width,
-        .eps = 1e-5f,
-        .kind = kind,
-        .type = SHERD_BF16 };
-}
-
-static void rms_forward(struct place *p, const struct shape *s, union args *a)
-{
-    norm_forward_of(p, s, a, SHERD_RMS_NORM);
-}
-
-static void layer_norm_forward(struct place *p, const struct shape *s, union args *a)
-{
-    norm_forward_of(p, s, a, SHERD_LAYER_NORM);
-}
-
-static void norm_backward_of(
-    struct place *p, const struct shape *s, union args *a, enum sherd_norm_kind kind, int with_y)
-{
-    void *dy = halves(p, s->rows * s->width), *add = halves(p, s->rows * s->width);
-    int layer = kind == SHERD_LAYER_NORM;
-    a->norm_backward = (struct sherd_norm_backward){ .dx = add,
-        .dw = small(p, GRAD),
-        .db = layer ? (char *)small(p, GRAD) + (GRAD / 2) : NULL,
-        .y = with_y ? dy : NULL,
-        .dy = dy,
-        .x = halves(p, s->rows * s->width),
-        .w = small(p, WEIGHT),
-        .b = layer ? small(p, WEIGHT) : NULL,
-        .add = add,
-        .mean = layer ? take(p, s->rows, 4) : NULL,
-        .rstd = above_zero(p, s->rows, 4),
-        .rows = s->rows,
-        .cols = s->width,
-        .kind = kind,
-        .type = SHERD_BF16,
-        .grad_type = SHERD_F32,
-        .overwrite_dw = 1,
-        .overwrite_db = 1,
-        .scratch = small(p, SCRATCH) };
-}
-
-static void rms_backward(struct place *p, const struct shape *s, union args *a)
-{
-    norm_backward_of(p, s, a, SHERD_RMS_NORM, 0);
-}
-
-static void rms_backward_y(struct place *p, const struct shape *s, union args *a)
-{
-    norm_backward_of(p, s, a, SHERD_RMS_NORM, 1);
-}
-
-static void layer_norm_backward(struct place *p, const struct shape *s, union args *a)
-{
-    norm_backward_of(p, s, a, SHERD_LAYER_NORM, 0);
-}
-
-static void layer_norm_backward_y(struct place *p, const struct shape *s, union args *a)
-{
-    norm_backward_of(p, s, a, SHERD_LAYER_NORM, 1);
-}
-
-static void swiglu_forward(struct place *p, const struct shape *s, union args *a)
-{
-    a->swiglu_forward = (struct sherd_swiglu_forward){ .y = halves(p, s->rows * s->mlp),
-        .x = halves(p, 2 * s->rows * s->mlp),
-        .rows = s->rows,
-        .cols = s->mlp,
-        .type = SHERD_BF16 };
-}
-
-static void swiglu_backward(struct place *p, const struct shape *s, union args *a)
-{
-    void *x = halves(p, 2 * s->rows * s->mlp);
-    a->swiglu_backward = (struct sherd_swiglu_backward){ .dx = x,
-        .dy = halves(p, s->rows * s->mlp),
-        .x = x,
-        .rows = s->rows,
-        .cols = s->mlp,
-        .type = SHERD_BF16 };
-}
-
-static void swiglu_backward_y(struct place *p, const struct shape *s, union args *a)
-{
-    swiglu_backward(p, s, a);
-    a->swiglu_backward.y = (void *)(uintptr_t)a->swiglu_backward.dy;
-}
-
-static void gelu_forward(struct place *p, const struct shape *s, union args *a)
-{
-    a->gelu_forward = (struct sherd_gelu_forward){ .y = halves(p, s->rows * s->mlp),
-        .x = halves(p, s->rows * s->mlp),
-        .n = s->rows * s->mlp,
-        .type = SHERD_BF16 };
-}
-
-static void gelu_backward(struct place *p, const struct shape *s, union args *a)
-{
-    void *x = halves(p, s->rows * s->mlp);
-    a->gelu_backward = (struct sherd_gelu_backward){
-        .dx = x, .dy = halves(p, s->rows * s->mlp), .x = x, .n = s->rows * s->mlp, .type = SHERD_BF16
-    };
-}
-
-static void rope(struct place *p, const struct shape *s, union args *a)
-{
-    a->rope = (struct sherd_rope){ .x = halves(p, s->rows * (s->heads + 2 * s->kv_heads) * s->head_dim),
-        .batch = s->rows / s->seq,
-        .seq = s->seq,
-        .heads = s->heads + 2 * s->kv_heads,
-        .rotated = s->heads + s->kv_heads,
-        .head_dim = s->head_dim,
-        .type = SHERD_BF16 };
-    for (int64_t i = 0; i < s->head_dim / 2; i++)
-        a->rope.inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)s->head_dim);
-}
-
-static void bias_backward_of(struct place *p, const struct shape *s, union args *a, int64_t cols)
-{
-    a->bias_backward = (struct sherd_bias_backward){ .db = small(p, GRAD),
-        .dy = halves(p, s->rows * cols),
-        .rows = s->rows,
-        .cols = cols,
-        .type = SHERD_BF16,
-        .grad_type = SHERD_F32,
-        .overwrite = 1,
-        .scratch = small(p, SCRATCH) };
-}
-
-static void bias_backward(struct place *p, const struct shape *s, union args *a)
-{
-    bias_backward_of(p, s, a, s->width);
-}
-
-static void wide_bias_backward(struct place *p, const struct shape *s, union args *a)
-{
-    bias_backward_of(p, s, a, s->mlp);
-}
-
-static void loss(struct place *p, const struct shape *s, union args *a)
-{
-    a->loss = (struct sherd_loss){ .logits = halves(p, s->loss_rows * s->vocab_pitch),
-        .sum = small(p, SUM),
-        .count = small(p, ONE),
-        .targets = small(p, TOKENS),
-        .rows = s->loss_rows,
-        .vocab = s->vocab,
-        .pitch = s->vocab_pitch,
-        .backward = 1,
-        .type = SHERD_BF16,
-        .scratch = small(p, SCRATCH) };
-}
-
-static void embed_forward(struct place *p, const struct shape *s, union args *a)
-{
-    a->embed_forward = (struct sherd_embed_forward){ .y = halves(p, s->rows * s->width),
-        .wte = halves(p, s->vocab * s->width),
-        .tokens = small(p, TOKENS),
-        .batch = s->rows / s->seq,
-        .seq = s->seq,
-        .width = s->width,
-        .vocab = s->vocab,
-        .type = SHERD_BF16 };
-}
-
-static void embed_backward(struct place *p, const struct shape *s, union args *a)
-{
-    a->embed_backward = (struct sherd_embed_backward){ .dwte = take(p, s->vocab * s->width, 4),
-        .dy = halves(p, s->rows * s->width),
-        .tokens = small(p, TOKENS),
-        .batch = s->rows / s->seq,
-        .seq = s->seq,
-        .width = s->width,
-        .vocab = s->vocab,
-        .type = SHERD_BF16,
-        .grad_type = SHERD_F32,
-        .scratch = small(p, SCRATCH) };
-}
-
-static void adamw(struct place *p, const struct shape *s, union args *a)
-{
-    a->adamw = (struct sherd_adamw){ .param = halves(p, s->params),
-        .master = take(p, s->params, 4),
-        .m = take(p, s->params, 4),
-        .v = above_zero(p, s->params, 4),
-        .grad = take(p, s->params, 4),
-        .factor = small(p, ONE_FLOAT),
-        .n = s->params,
-        .step = 10,
-        .lr = 1e-3f,
-        .beta1 = 0.9f,
-        .beta2 = 0.95f,
-        .eps = 1e-8f,
-        .weight_decay = 0.1f,
-        .param_type = SHERD_BF16,
-        .grad_type = SHERD_F32,
-        .state_type = SHERD_F32 };
-}
-
-static void adamw_small(struct place *p, const struct shape *s, union args *a)
-{
-    adamw(p, s, a);
-    a->adamw.m = halves(p, s->params);
-    a->adamw.v = above_zero(p, s->params, 2);
-    a->adamw.low = halves(p, s->params);
-    a->adamw.master = NULL;
-    a->adamw.state_type = SHERD_BF16;
-}
-
-static void accumulate(struct place *p, const struct shape *s, union args *a)
-{
-    a->accumulate = (struct sherd_accumulate){
-        .dst = take(p, s->params, 4), .src = take(p, s->params, 4), .n = s->params, .src_type = SHERD_F32
-    };
-}
-
-static void square_sum(struct place *p, const struct shape *s, union args *a)
-{
-    a->square_sum = (struct sherd_square_sum){ .sum = small(p, SUM),
-        .x = take(p, s->params, 4),
-        .n = s->params,
-        .type = SHERD_F32,
-        .scratch = small(p, SCRATCH) };
-}
-
-static void cast(struct place *p, const struct shape *s, union args *a)
-{
-    a->cast = (struct sherd_cast){ .y = halves(p, s->params),
-        .x = take(p, s->params, 4),
-        .n = s->params,
-        .y_type = SHERD_BF16,
-        .x_type = SHERD_F32 };
-}
-
-static void add(struct place *p, const struct shape *s, union args *a)
-{
-    int64_t n = s->rows * s->width;
-    a->add = (struct sherd_add){
-        .y = halves(p, n), .a = halves(p, n), .b = halves(p, n), .n = n, .type = SHERD_BF16
-    };
-}
-
-static const struct work llama_work[] = {
-    { "", OP_norm_forward, rms_forward },
-    { "", OP_norm_backward, rms_backward },
-    { "and y", OP_norm_backward, rms_backward_y },
-    { "", OP_swiglu_forward, swiglu_forward },
-    { "", OP_swiglu_backward, swiglu_backward },
-    { "and y", OP_swiglu_backward, swiglu_backward_y },
-    { "", OP_rope, rope },
-    { "", OP_loss, loss },
-    { "", OP_embed_forward, embed_forward },
-    { "", OP_embed_backward, embed_backward },
-    { "f32 states", OP_adamw, adamw },
-    { "split, bf16", OP_adamw, adamw_small },
-    { "f32", OP_accumulate, accumulate },
-    { "f32", OP_square_sum, square_sum },
-    { "f32 to bf16", OP_cast, cast },
-    { "", OP_add, add },
-};
-
-static const struct work gpt2_work[] = {
-    { "", OP_norm_forward, layer_norm_forward },
-    { "", OP_norm_backward, layer_norm_backward },
-    { "and y", OP_norm_backward, layer_norm_backward_y },
-    { "", OP_gelu_forward, gelu_forward },
-    { "", OP_gelu_backward, gelu_backward },
-    { "", OP_bias_backward, bias_backward },
-    { "", OP_bias_backward, wide_bias_backward },
-    { "", OP_loss, loss },
-    { "", OP_embed_backward, embed_backward },
-    { "f32 states", OP_adamw, adamw },
 };
 
 /* ---- time ---- */
@@ -455,7 +100,7 @@ static double median(double *v, int n)
 
 static size_t set_bytes(struct bench *b, const struct work *w, const struct shape *s)
 {
-    struct place p = { .b = b, .base = b->small };
+    struct place p = { .queue = b->queue, .base = b->small, .small = b->small };
     union args a;
     w->place(&p, s, &a); /* what it moves depends on which operands are there, not on where */
     return MAX(p.at, (size_t)round_up((int64_t)op_bytes(w->op, &a), 8192));
@@ -477,7 +122,9 @@ static void measure(struct bench *b, const struct work *w, const struct shape *s
     for (int turn = -1; turn < b->o.turns; turn++) { /* the first to warm up, and for the number of calls */
         refill(b, each * (size_t)n);
         for (int i = 0; i < n; i++) {
-            struct place p = { .b = b, .base = b->memory + each * (size_t)i, .fill = 1 };
+            struct place p = {
+                .queue = b->queue, .base = b->memory + each * (size_t)i, .small = b->small, .fill = 1
+            };
             w->place(&p, s, &sets[i]);
             size_t half = (size_t)op_bytes(w->op, &sets[i]) / 2;
             copies[i].copy = (struct sherd_copy){ .dst = p.base, .src = p.base + each / 2, .bytes = half };
@@ -533,9 +180,9 @@ static void fill_block(struct bench *b)
     mem_free(from);
     mem_free(to);
     const float one_float = 1;
-    const double one = 1000;
+    const double count = 1000;
     to_device(b, b->small + ONE_FLOAT, &one_float, sizeof(one_float));
-    to_device(b, b->small + ONE, &one, sizeof(one));
+    to_device(b, b->small + COUNT, &count, sizeof(count));
 }
 
 /* Products until the GPU has the clock that its power allows, and how many of them keep it there. */
@@ -625,9 +272,10 @@ static struct options read_options(int argc, char **argv)
     return o;
 }
 
-/* The shape for fewer rows. */
+/* The shape for fewer rows; `rows` are those of the first model. */
 static struct shape scaled(struct shape s, int64_t rows)
 {
+    rows *= s.rows / timed_models[0].shape.rows;
     if (rows == 0 || rows == s.rows)
         return s;
     s.loss_rows = MAX(1, s.loss_rows * rows / s.rows);
@@ -636,12 +284,6 @@ static struct shape scaled(struct shape s, int64_t rows)
     s.rows = rows / s.seq * s.seq;
     return s;
 }
-
-struct list {
-    struct shape shape;
-    const struct work *work;
-    int n;
-};
 
 /* Whether one of the words, separated by commas, is in the name; NULL: yes. */
 static int has_word(const char *name, const char *words)
@@ -657,17 +299,17 @@ static int has_word(const char *name, const char *words)
     return !words;
 }
 
-static int wanted(const struct bench *b, const struct list *l, const struct work *w)
+static int wanted(const struct bench *b, const struct timed_model *m, const struct work *w)
 {
-    return (!b->o.model || strcmp(b->o.model, l->shape.name) == 0) && has_word(op_names[w->op], b->o.only);
+    return (!b->o.model || strcmp(b->o.model, m->shape.name) == 0) && has_word(op_names[w->op], b->o.only);
 }
 
-static void run(struct bench *b, const struct list *lists, int n_lists)
+static void run(struct bench *b, const struct timed_model models[TIMED_MODELS])
 {
-    for (int i = 0; i < n_lists; i++)
-        for (int j = 0; j < lists[i].n; j++) {
-            size_t each = set_bytes(b, &lists[i].work[j], &lists[i].shape);
-            if (wanted(b, &lists[i], &lists[i].work[j]))
+    for (int i = 0; i < TIMED_MODELS; i++)
+        for (int j = 0; j < models[i].n; j++) {
+            size_t each = set_bytes(b, &models[i].work[j], &models[i].shape);
+            if (wanted(b, &models[i], &models[i].work[j]))
                 b->bytes = MAX(b->bytes, each * (size_t)sets_of(b, each));
         }
     if (b->bytes == 0) {
@@ -676,24 +318,23 @@ static void run(struct bench *b, const struct list *lists, int n_lists)
     }
     b->memory = device_take(b, b->bytes);
     printf("%-48s %8s %9s %8s %9s %7s\n", "operation", "MB", "us", "GB/s", "copy, us", "of it %");
-    for (int i = 0; i < n_lists; i++) {
-        if (!b->o.model || strcmp(b->o.model, lists[i].shape.name) == 0)
-            printf("%s, %lld rows\n", lists[i].shape.name, (long long)lists[i].shape.rows);
-        for (int j = 0; j < lists[i].n; j++)
-            if (wanted(b, &lists[i], &lists[i].work[j]))
-                measure(b, &lists[i].work[j], &lists[i].shape);
+    for (int i = 0; i < TIMED_MODELS; i++) {
+        if (!b->o.model || strcmp(b->o.model, models[i].shape.name) == 0)
+            printf("%s, %lld rows\n", models[i].shape.name, (long long)models[i].shape.rows);
+        for (int j = 0; j < models[i].n; j++)
+            if (wanted(b, &models[i], &models[i].work[j]))
+                measure(b, &models[i].work[j], &models[i].shape);
     }
 }
 
 int main(int argc, char **argv)
 {
     struct bench b = { .o = read_options(argc, argv) };
-    const struct shape llama = { "llama", 16384, 2048, 2048, 5632, 32, 4, 64, 32000, 32000, 5462, 44044288 };
-    const struct shape gpt2 = { "gpt2", 32768, 1024, 768, 3072, 12, 12, 64, 50257, 50304, 3277, 7087872 };
-    const struct list lists[] = {
-        { scaled(llama, b.o.rows), llama_work, (int)ARRAY_LEN(llama_work) },
-        { scaled(gpt2, 2 * b.o.rows), gpt2_work, (int)ARRAY_LEN(gpt2_work) },
-    };
+    struct timed_model models[TIMED_MODELS];
+    for (int i = 0; i < TIMED_MODELS; i++) {
+        models[i] = timed_models[i];
+        models[i].shape = scaled(timed_models[i].shape, b.o.rows);
+    }
     check(sherd_device_open(&b.dev, &(struct sherd_device_desc){ .name = b.o.device }));
     check(sherd_queue_create(&b.queue, b.dev, SHERD_QUEUE_COMPUTE));
     check(sherd_event_create(&b.from, b.dev));
@@ -707,7 +348,7 @@ int main(int argc, char **argv)
     if (b.o.hot)
         begin_heat(&b, gpu ? 8192 : 512, gpu ? 1.5 : 0.1, gpu ? 15e-3 : 1e-2);
     printf("%s%s, medians of %d\n", sherd_device_name(b.dev), b.o.hot ? ", hot" : "", b.o.turns);
-    run(&b, lists, (int)ARRAY_LEN(lists));
+    run(&b, models);
     void *all[] = { b.memory, b.block, b.small, b.heat_mem };
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         sherd_device_free(b.dev, all[i]);
