@@ -5,6 +5,8 @@
  */
 #include "base/json.h"
 
+#include <string.h>
+
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/status.h"
@@ -130,13 +132,33 @@ static int to_text(const char *data, size_t bytes, void *ctx)
     return text->failed ? -1 : 0;
 }
 
-int json_print(char **out, const json_t *value, int indent)
+static int print(char **out, const json_t *value, size_t layout)
 {
     struct text text = { 0 };
-    size_t layout = indent > 0 ? JSON_INDENT(2) : JSON_COMPACT;
     if (json_dump_callback(value, to_text, &text, layout | JSON_ENCODE_ANY) != 0 && !text.failed) {
         text_finish(&text);
         return SHERD_BUG("a JSON value that cannot be printed");
     }
     return text_take(&text, out);
+}
+
+int json_print(char **out, const json_t *value, int indent)
+{
+    return print(out, value, indent > 0 ? JSON_INDENT(2) : JSON_COMPACT);
+}
+
+int json_print_neat(char **out, const json_t *value)
+{
+    char *text;
+    json_t *again;
+    *out = NULL;
+    SHERD_TRY(print(&text, value, JSON_INDENT(2) | JSON_REAL_PRECISION(15)));
+    int st = json_parse(&again, text, strlen(text), "JSON");
+    if (st == SHERD_OK && json_equal(again, value))
+        *out = text;
+    else
+        mem_free(text);
+    if (st == SHERD_OK)
+        json_decref(again);
+    return st == SHERD_OK && !*out ? json_print(out, value, 2) : st;
 }

@@ -28,5 +28,8 @@ int json_get_object(const json_t *object, const char *key, const char *where, js
 
 /* Compact or indented (2) text of a value, members in the order they were set; mem_free it. */
 int json_print(char **out, const json_t *value, int indent);
+/* The same indented, for people: of 15 digits where these are all that the numbers need (1e-6 and not
+ * 9.9999999999999995e-7). */
+int json_print_neat(char **out, const json_t *value);
 
 #endif

@@ -217,7 +217,7 @@ static int write_file(struct merge *m, int file, struct pour_item *items)
 static int write_json(const struct merge *m, const char *name, const json_t *value)
 {
     char *text = NULL, *line = NULL, *path = ckpt_join(m->temp, name);
-    int fd = -1, st = path ? json_print(&text, value, 2) : SHERD_ENOMEM;
+    int fd = -1, st = path ? json_print_neat(&text, value) : SHERD_ENOMEM;
     if (st == SHERD_OK) {
         line = mem_printf("%s\n", text);
         st = line ? file_open_new(&fd, path) : SHERD_ENOMEM;

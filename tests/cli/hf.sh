@@ -41,6 +41,7 @@ run 0 config tiny.yaml --set model.from="$models/qwen3"
 has out "head_dim: 10"
 has out "qwen3/config.json"
 grep -q '"eos_token_id": 2' qwen3-model/config.json || complain "config.json is not that of the model"
+grep -q '"rms_norm_eps": 1e-6' qwen3-model/config.json || complain "a number of config.json is not as short as it was"
 
 # A run that learns goes on from its own checkpoint, not from the folder.
 run 0 train tiny.yaml --set run.dir=learn --set model.from="$models/qwen3"

@@ -131,6 +131,27 @@ static void prints_in_order(void **state)
     json_decref(root);
 }
 
+static void neat_numbers_are_the_same(void **state)
+{
+    (void)state;
+    static const struct {
+        double value;
+        const char *text;
+    } cases[] = { { 1e-6, "1e-6" }, { 0.1, "0.1" }, { 10000.0, "10000.0" },
+        { 0.1 + 0.2, "0.30000000000000004" } };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        json_t *root = json_pack("{s:f}", "v", cases[i].value);
+        char *text, want[64];
+        snprintf(want, sizeof(want), "{\n  \"v\": %s\n}", cases[i].text);
+        ASSERT_OK(json_print_neat(&text, root));
+        assert_string_equal(text, want);
+        mem_free(text);
+        mem_fail_at(1);
+        ASSERT_FAILS(json_print_neat(&text, root), SHERD_ENOMEM, "out of memory");
+        json_decref(root);
+    }
+}
+
 static void doubles_survive(void **state)
 {
     (void)state;
@@ -174,6 +195,7 @@ int main(void)
         cmocka_unit_test(lines_count_from_that_of_the_file),
         cmocka_unit_test(members),
         cmocka_unit_test(prints_in_order),
+        cmocka_unit_test(neat_numbers_are_the_same),
         cmocka_unit_test(doubles_survive),
         cmocka_unit_test(files),
     };
