@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "base/log.h"
 #include "base/status.h"
 
 #define MOST (INT64_C(1) << 40) /* sizes are checked when the model is built */
@@ -78,14 +77,29 @@ static int word_is(const struct reader *r, const char *key, const char *only, co
         SHERD_EUNSUPPORTED, "%s: '%s' is '%s', sherd computes '%s' only", r->name, key, word, only);
 }
 
-/* Dropout changes training, not outputs: told, and left out. */
-static int dropout(const struct reader *r, const char *key)
+/* Dropout changes training, not outputs: it is left out, and who trains is told by model_dropout. */
+static const char *const dropouts[] = { "resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout" };
+
+static int check_dropout(const struct reader *r)
 {
     float p;
-    SHERD_TRY(number(r, r->root, key, 0, &p));
-    if (p > 0)
-        log_info("%s: '%s' is %g; sherd trains without dropout", r->name, key, (double)p);
+    for (size_t i = 0; i < ARRAY_LEN(dropouts); i++)
+        SHERD_TRY(number(r, r->root, dropouts[i], 0, &p));
     return SHERD_OK;
+}
+
+int model_dropout(char **out, const char *text)
+{
+    struct text t = { 0 };
+    json_t *root;
+    SHERD_TRY(json_parse(&root, text, strlen(text), "config.json"));
+    for (size_t i = 0; i < ARRAY_LEN(dropouts); i++) {
+        double p = json_number_value(json_object_get(root, dropouts[i]));
+        if (p > 0)
+            text_add(&t, "%s%s %g", t.len ? ", " : "", dropouts[i], p);
+    }
+    json_decref(root);
+    return text_take(&t, out);
 }
 
 /* ---- positions ---- */
@@ -141,10 +155,7 @@ static int read_gpt2(const struct reader *r, struct sherd_model_config *c)
     SHERD_TRY(word_is(r, "activation_function", "gelu_new", "gelu_pytorch_tanh"));
     SHERD_TRY(must_be(r, "scale_attn_weights", 1, "sherd scales the scores by the size of a head"));
     SHERD_TRY(must_be(r, "scale_attn_by_inverse_layer_idx", 0, "sherd scales all layers alike"));
-    SHERD_TRY(must_be(r, "add_cross_attention", 0, "sherd has no cross attention"));
-    SHERD_TRY(dropout(r, "resid_pdrop"));
-    SHERD_TRY(dropout(r, "embd_pdrop"));
-    return dropout(r, "attn_pdrop");
+    return must_be(r, "add_cross_attention", 0, "sherd has no cross attention");
 }
 
 /* Layers of Qwen files may each be of another type. */
@@ -179,8 +190,7 @@ static int read_llama(const struct reader *r, const struct model_family *family,
     SHERD_TRY(must_be(r, "mlp_bias", 0, "the MLP of this family has no biases in sherd"));
     SHERD_TRY(must_be(r, "use_sliding_window", 0, "sherd attends to all that came before"));
     SHERD_TRY(layer_types(r));
-    SHERD_TRY(positions(r, c));
-    return dropout(r, "attention_dropout");
+    return positions(r, c);
 }
 
 static int read_config(const struct reader *r, struct sherd_model_config *c)
@@ -197,6 +207,7 @@ static int read_config(const struct reader *r, struct sherd_model_config *c)
     SHERD_TRY(size(r, "vocab_size", -1, &c->vocab));
     SHERD_TRY(number(r, r->root, "initializer_range", 0.02, &c->init_std));
     SHERD_TRY(truth(r, "tie_word_embeddings", family->tied, &c->tied));
+    SHERD_TRY(check_dropout(r));
     return family->learns_places ? read_gpt2(r, c) : read_llama(r, family, c);
 }
 

@@ -34,6 +34,9 @@ int model_freeze(struct sherd_model *model, const char *pattern);
 /* What exports of a built-in family will have as config.json: the text of the one that it was imported from.
  */
 int model_set_export(struct sherd_model *model, const char *text);
+/* The dropout that the text of a config.json asks for, as "resid_pdrop 0.1, attn_pdrop 0.1", and "" for none:
+ * it is not computed here. mem_free it. */
+int model_dropout(char **out, const char *text);
 
 /* A family fills spec from a config that has all fields set and checked. */
 struct model_family {

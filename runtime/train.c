@@ -116,6 +116,18 @@ static void say_remarks(const struct sherd_config *config)
     mem_free(text);
 }
 
+/* What the model that is trained on asks for, and does not get. */
+static void say_dropout(const struct sherd_config *config)
+{
+    const struct config_origin *origin = config->origin;
+    char *text = NULL;
+    if (!origin || !origin->from_json || model_dropout(&text, origin->from_json) != SHERD_OK)
+        return;
+    if (text[0])
+        log_info("model.from asks for dropout (%s); it is trained without", text);
+    mem_free(text);
+}
+
 static void say_start(struct run *r)
 {
     struct sherd_config *c = &r->config;
@@ -132,6 +144,7 @@ static void say_start(struct run *r)
     log_info("model %s: %s parameters, %s of them trained, in %d units", c->model.family,
         text_commas(p->layout.params, a),
         p->layout.trained == p->layout.params ? "all" : text_commas(p->layout.trained, b), p->spec->n_units);
+    say_dropout(c);
     snprintf(device, sizeof(device), "%s%s%s%s", dev->name, dev->model[0] ? " (" : "", dev->model,
         dev->model[0] ? ")" : "");
     log_info(

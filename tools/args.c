@@ -165,6 +165,25 @@ static int has_option(const struct command *command, const char *name)
     return 0;
 }
 
+/* The way out for an option that is like none of ours: what launchers and trainers elsewhere call it. */
+static const char *way_out(const struct command *command, const char *given)
+{
+    static const char *const ranks[] = { "num_gpus", "num-gpus", "nproc_per_node", "nproc-per-node",
+        "num_processes", "np" };
+    static const char *const files[] = { "config", "config_file", "deepspeed", "deepspeed_config" };
+    if (!has_option(command, "set"))
+        return "";
+    if (strcmp(given, "device") == 0)
+        return "; it is a key: --set run.device=cuda";
+    for (int i = 0; i < COUNT_OF(ranks) && has_option(command, "ranks"); i++)
+        if (strcmp(ranks[i], given) == 0)
+            return "; here it is --ranks";
+    for (int i = 0; i < COUNT_OF(files); i++)
+        if (strcmp(files[i], given) == 0)
+            return "; the file stands alone, be it YAML or a JSON of DeepSpeed";
+    return "; settings are given as --set KEY=VALUE, and 'sherd config --reference' lists the keys";
+}
+
 static int unknown_option(const struct command *command, const char *word)
 {
     const char *names[MAX_ARGS + 2];
@@ -176,11 +195,11 @@ static int unknown_option(const struct command *command, const char *word)
     names[n++] = "help";
     names[n++] = "version";
     const char *near = text_nearest(given, names, n);
-    if (!near && strcmp(given, "device") == 0 && has_option(command, "set"))
-        return args_mistake(command->name,
-            "unknown option '--device' of 'sherd %s'; it is a key: --set run.device=cuda", command->name);
-    return args_mistake(command->name, "unknown option '--%s' of 'sherd %s'%s%s%s", given, command->name,
-        near ? "; did you mean '--" : "", near ? near : "", near ? "'?" : "");
+    if (near)
+        return args_mistake(command->name, "unknown option '--%s' of 'sherd %s'; did you mean '--%s'?", given,
+            command->name, near);
+    return args_mistake(command->name, "unknown option '--%s' of 'sherd %s'%s", given, command->name,
+        way_out(command, given));
 }
 
 /* Why getopt_long was not content: ':' a value is missing, '?' anything else. `which` is the option's index,

@@ -56,6 +56,14 @@ run 2 train a.yaml train.steps=3
 has err "did you mean --set train.steps=3"
 run 2 train a.yaml --device cuda
 has err "--set run.device=cuda"
+run 2 train a.json --num_gpus 2
+has err "unknown option '--num_gpus' of 'sherd train'; here it is --ranks"
+run 2 train --deepspeed a.json
+has err "the file stands alone"
+run 2 plan a.yaml --learning_rate 3e-4
+has err "settings are given as --set KEY=VALUE"
+run 2 merge run out --learning_rate 3e-4
+grep -q 'settings' err && complain "a way out that does not lead out"
 run 2 train a.yaml b.yaml
 has err "does not know what to do with 'b.yaml'"
 run 2 train a.yaml --rnaks 3
