@@ -39,7 +39,7 @@ for name in gpt2 llama qwen2 qwen3; do
 done
 run 0 verify "$models/gpt2"
 empty err # what a model asks for in training is told in training, once
-run 0 train tiny.yaml --ranks 2 --set run.dir=dropout --set model.from="$models/gpt2" --set train.steps=1
+run 0 train tiny.yaml --ranks 3 --set run.dir=dropout --set model.from="$models/gpt2" --set train.steps=1
 [ "$(grep -c "resid_pdrop 0.1, embd_pdrop 0.1, attn_pdrop 0.1); it is trained without" err)" -eq 1 ] ||
     { complain "dropout is not told once"; show err; }
 run 0 config tiny.yaml --set model.from="$models/qwen3"
