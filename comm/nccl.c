@@ -59,7 +59,9 @@ static int map_type(ncclDataType_t *out, enum sherd_dtype type)
 }
 
 /* What in[rank * elems ..] is on each rank, in rank order, into the landing memory. Only where nccl_landing
- * found that NCCL can. */
+ * found that NCCL can. It copies the own part as well, which the sum could read from `in`: this call has no
+ * form without it, and gathers to one rank after the other, which have, would use one rank's links at a time.
+ */
 static ncclResult_t exchange(ncclComm_t comm, const struct call *c, cudaStream_t stream)
 {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
