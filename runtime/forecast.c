@@ -118,20 +118,39 @@ static void await(struct walk *k, double time)
     k->compute = MAX(k->compute, time);
 }
 
+/* Computing lost to what runs beside it. */
+static void lose(struct walk *k, double seconds)
+{
+    k->compute += seconds;
+    k->sum.lost += seconds;
+}
+
 /* A collective on a queue whose clock is *queue, not before `from`. All collectives share the wires. */
 static double collective(
     struct walk *k, double *queue, double from, enum sherd_collective kind, double bytes, double *sum)
 {
     double seconds = sherd_collective_seconds(k->m, &k->place, kind, bytes);
     enum sherd_link link = k->place.nodes > 1 ? SHERD_LINK_NETWORK : SHERD_LINK_NODE;
-    double lost = k->m->link[link][kind].beside * seconds;
     if (seconds <= 0)
         return MAX(*queue, from);
     *queue = k->wire = MAX(MAX(*queue, from), k->wire) + seconds;
-    k->compute += lost;
-    k->sum.lost += lost;
+    lose(k, k->m->link[link][kind].beside * seconds);
     *sum += seconds;
     return *queue;
+}
+
+/* A reduce-scatter by copy engines: the parts of all ranks come as those of an all-gather would, the own one
+ * is copied, too, and a kernel that memory bounds, as an update, sums them. */
+static double land(struct walk *k, double from, double bytes)
+{
+    int world = k->plan.layout.world;
+    double part = bytes / world;
+    double copy = 2 * part / k->m->memory_rate, add = k->m->launch + (world + 1) * part / k->m->memory_rate;
+    k->reduce = k->wire = collective(k, &k->reduce, from, SHERD_ALL_GATHER, bytes, &k->sum.reduce) + copy;
+    k->reduce += add;
+    lose(k, k->m->beside_update * add);
+    k->sum.reduce += copy + add;
+    return k->reduce;
 }
 
 static double unit_bytes(const struct walk *k, int unit, enum sherd_dtype type, int frozen)
@@ -163,7 +182,10 @@ static void reduce(struct walk *k, int unit)
     enum sherd_collective kind =
         k->plan.stage->state == SHARD_SHARDED ? SHERD_REDUCE_SCATTER : SHERD_ALL_REDUCE;
     double bytes = unit_bytes(k, unit, k->plan.memory_desc.reduce, 0);
-    u->reduced = collective(k, &k->reduce, MAX(k->compute, u->updated), kind, bytes, &k->sum.reduce);
+    double from = MAX(k->compute, u->updated);
+    u->reduced = memory_lands(&k->plan.memory_desc, unit)
+                     ? land(k, from, bytes)
+                     : collective(k, &k->reduce, from, kind, bytes, &k->sum.reduce);
     if (u->partial >= 0)
         k->partials[u->partial] = u->reduced;
 }
@@ -195,10 +217,8 @@ static void update(struct walk *k, int unit)
     int64_t elems = p->stage->state == SHARD_SHARDED ? layout_slice(layout, unit, SHARD_TRAINED)
                                                      : layout->units[unit].elems[SHARD_TRAINED];
     double seconds = k->m->launch + (double)elems * update_bytes(p) / k->m->memory_rate;
-    double lost = k->m->beside_update * seconds;
     k->update = MAX(k->update, k->clipped) + seconds;
-    k->compute += lost;
-    k->sum.lost += lost;
+    lose(k, k->m->beside_update * seconds);
     k->sum.update += seconds;
     k->units[unit].updated = k->update;
     if (p->stage->param == SHARD_WHOLE)

@@ -20,14 +20,19 @@ uint64_t memory_master_bytes(const struct memory_desc *d)
     return d->param == SHERD_F32 ? 0 : d->split ? sizeof(int16_t) : sizeof(float);
 }
 
+int memory_lands(const struct memory_desc *d, int unit)
+{
+    int64_t g = (int64_t)sherd_dtype_bytes(d->reduce);
+    return d->landing && d->layout->world > 1 && d->stage->state == SHARD_SHARDED &&
+           g * layout_slice(d->layout, unit, SHARD_TRAINED) >= COMM_LANDING_LEAST;
+}
+
 /* The largest reduce-scatter that is worth it needs room for all of its parts. */
 static uint64_t landing_bytes(const struct memory_desc *d)
 {
     int64_t most = 0, g = (int64_t)sherd_dtype_bytes(d->reduce);
-    if (!d->landing || d->layout->world == 1 || d->stage->state != SHARD_SHARDED)
-        return 0;
     for (int u = 0; u < d->layout->n_units; u++)
-        if (g * layout_slice(d->layout, u, SHARD_TRAINED) >= COMM_LANDING_LEAST)
+        if (memory_lands(d, u))
             most = MAX(most, g * d->layout->units[u].elems[SHARD_TRAINED]);
     return (uint64_t)most;
 }

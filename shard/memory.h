@@ -44,6 +44,8 @@ struct memory_desc {
 /* Of the master of one element. */
 uint64_t memory_master_bytes(const struct memory_desc *desc);
 
+/* Whether the gradient of a unit is summed from parts of other ranks that landed here. */
+int memory_lands(const struct memory_desc *d, int unit);
 /* Fills param, master, state, grad, slot, partial and landing; leaves the rest. Every piece is a multiple of
  * 256 bytes. */
 void memory_state(struct sherd_memory *out, const struct memory_desc *desc);

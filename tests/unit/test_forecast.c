@@ -174,6 +174,45 @@ static void overlap(void **state)
     finish(&t);
 }
 
+/* Reductions alone, of two units that are large enough to land and some that are not; `copy`: by copy
+ * engines. */
+static double reductions(struct sherd_machine *m, int copy, uint64_t *landing)
+{
+    struct trial t;
+    struct sherd_place place = { GPUS, 1 };
+    strcpy(m->kind, "cuda");
+    forecast(&t, m, 3, place);
+    sherd_plan_free(&t.plan);
+    sherd_model_destroy(t.model);
+    t.config.run.device = "cuda";
+    t.config.model.vocab = 40000;
+    t.config.shard.reduce = copy ? SHERD_REDUCE_COPY : SHERD_REDUCE_KERNEL;
+    ASSERT_OK(sherd_config_model(&t.model, &t.config));
+    ASSERT_OK(sherd_plan_make(&t.plan, &t.config, t.model, GPUS, 1));
+    ASSERT_OK(sherd_forecast_make(&t.got, &t.config, t.model, m, &place));
+    *landing = t.plan.memory.landing * (uint64_t)t.config.batch.accum;
+    finish(&t);
+    return t.got.reduce;
+}
+
+/* Parts come at the rate of a gather; the own one is read and written, all are read and the sum written. */
+static void landing(void **state)
+{
+    (void)state;
+    uint64_t none, largest;
+    struct sherd_machine m = machine();
+    m.link[SHERD_LINK_NODE][SHERD_ALL_GATHER].rate = 1e6;
+    double bytes = (reductions(&m, 1, &largest) - reductions(&m, 0, &none)) * 1e6 * GPUS / (GPUS - 1);
+    assert_true(none == 0 && largest > 0);
+    assert_true(
+        bytes > 1.9 * (double)largest && bytes < 2 * (double)largest); /* the head has a norm besides */
+    m.link[SHERD_LINK_NODE][SHERD_REDUCE_SCATTER].rate = 1e6;
+    near(reductions(&m, 1, &largest), reductions(&m, 0, &none));
+    m = machine();
+    m.memory_rate = 1e9;
+    near(reductions(&m, 1, &largest), (2 + GPUS + 1) * bytes / GPUS / 1e9);
+}
+
 static void collectives(void **state)
 {
     (void)state;
@@ -260,6 +299,7 @@ int main(void)
         cmocka_unit_test(wires),
         cmocka_unit_test(updates),
         cmocka_unit_test(overlap),
+        cmocka_unit_test(landing),
         cmocka_unit_test(collectives),
         cmocka_unit_test(files),
     };
