@@ -13,6 +13,7 @@
 
 #define LLMC_U16 20240520
 #define LLMC_U32 20240801
+#define BINARY_PROBE 8192 /* bytes looked at for a NUL */
 
 /* Files of the same family that are no token files; their first word tells. */
 static const struct {
@@ -70,6 +71,35 @@ enum sherd_format format_guess(const struct token_file *file)
     char *index = megatron_index(file->path);
     mem_free(index);
     return index ? SHERD_DATA_MEGATRON : SHERD_DATA_U16;
+}
+
+/* Files that hold data sets, arrays or models, or texts that are packed. */
+static const struct {
+    const char *magic, *text;
+} strangers[] = {
+    { "PAR1", "a Parquet file" },
+    { "ARROW1", "an Arrow file" },
+    { "\x93NUMPY", "an array of NumPy" },
+    { "\x1f\x8b", "packed by gzip" },
+    { "\x28\xb5\x2f\xfd", "packed by zstd" },
+    { "BZh", "packed by bzip2" },
+    { "\xfd"
+      "7zXZ",
+        "packed by xz" },
+    { "PK\x03\x04", "a zip archive, as PyTorch saves as well" },
+    { "%PDF-", "a PDF" },
+};
+
+const char *format_no_text(const struct token_file *file)
+{
+    const uint8_t *data = file->map.data;
+    size_t bytes = file->map.bytes, probe = MIN(bytes, (size_t)BINARY_PROBE);
+    for (size_t i = 0; i < ARRAY_LEN(strangers); i++) {
+        size_t n = strlen(strangers[i].magic);
+        if (bytes >= n && memcmp(data, strangers[i].magic, n) == 0)
+            return strangers[i].text;
+    }
+    return memchr(data, 0, probe) ? "a binary file" : NULL;
 }
 
 static int read_llmc_header(struct token_file *file)

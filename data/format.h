@@ -26,6 +26,8 @@ struct token_file {
 const char *format_name(enum sherd_format format);
 /* By content and name. */
 enum sherd_format format_guess(const struct token_file *file);
+/* What a file that is taken for text is instead, by its first bytes, as "a Parquet file"; NULL for text. */
+const char *format_no_text(const struct token_file *file);
 /* Fills width, offset and n; EFORMAT names file and byte. */
 int format_read(struct token_file *file);
 

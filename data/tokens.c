@@ -16,8 +16,7 @@
 #include "base/text.h"
 #include "data/format.h"
 
-#define BINARY_PROBE 8192 /* bytes looked at for a NUL */
-#define MAX_DEPTH 64      /* folders in folders */
+#define MAX_DEPTH 64 /* folders in folders */
 
 /* Why entries of folders were passed over. */
 enum skip { SKIP_HIDDEN, SKIP_EMPTY, SKIP_BINARY, SKIP_NAME, SKIP_KIND, SKIP_SET, SKIPS };
@@ -30,7 +29,7 @@ struct tokens {
     struct token_file *files;
     int n_files, cap;
     int64_t count, vocab;
-    int quiet;
+    int quiet, told_json;
     int64_t *sources; /* [n_sources + 1]: the token each path begins with, and the end */
     int n_sources;
     int64_t skipped[SKIPS];
@@ -49,10 +48,34 @@ static int check_mix(const struct tokens *t, const struct token_file *file)
         t->what, head->path, format_name(head->format), file->path, format_name(file->format));
 }
 
+/* Text by default: what is no text is passed over in a folder, and refused where it is named, unless bytes
+ * are asked for. */
+static int check_text(struct tokens *t, const struct token_file *file, int in_folder, int *pass)
+{
+    const char *stranger = format_no_text(file);
+    *pass = in_folder && stranger;
+    if (*pass)
+        t->skipped[SKIP_BINARY]++;
+    if (stranger && !in_folder && t->format == SHERD_DATA_AUTO)
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "%s: %s is %s: neither text nor tokens that are known; write its texts as lines of JSON for `sherd "
+            "tokenize --field NAME`, or set data.format: bytes to train on its bytes as they are",
+            t->what, file->path, stranger);
+    if (!stranger && !t->quiet && !t->told_json &&
+        (text_ends(file->path, ".jsonl") || text_ends(file->path, ".ndjson"))) {
+        t->told_json = 1;
+        log_warn(
+            "%s: %s holds lines of JSON, which are trained on as they stand, with braces and names; `sherd "
+            "tokenize --field NAME` takes the texts alone",
+            t->what, file->path);
+    }
+    return SHERD_OK;
+}
+
 /* Takes a regular file into the set; in_folder = found by walking, where the wrong kind is passed over. */
 static int add_file(struct tokens *t, const char *path, int in_folder)
 {
-    int st = SHERD_OK;
+    int st = SHERD_OK, pass = 0;
     if (in_folder && t->format != SHERD_DATA_AUTO && t->format != SHERD_DATA_BYTES &&
         !text_ends(path, ".bin")) {
         t->skipped[SKIP_NAME]++;
@@ -71,11 +94,10 @@ static int add_file(struct tokens *t, const char *path, int in_folder)
     }
     if (file.format == SHERD_DATA_AUTO)
         file.format = format_guess(&file);
-    if (in_folder && file.format == SHERD_DATA_BYTES &&
-        memchr(file.map.data, 0, MIN(file.map.bytes, (size_t)BINARY_PROBE))) {
-        t->skipped[SKIP_BINARY]++;
+    if (file.format == SHERD_DATA_BYTES)
+        SHERD_TRY_OUT(check_text(t, &file, in_folder, &pass));
+    if (pass)
         goto out;
-    }
     SHERD_TRY_OUT(format_read(&file));
     SHERD_TRY_OUT(check_mix(t, &file));
     SHERD_TRY_OUT(mem_grow(&t->files, &t->cap, t->n_files + 1, sizeof(*t->files)));
@@ -164,6 +186,31 @@ static int refuse_part(const struct tokens *t, const char *path)
         t->what, path);
 }
 
+static int holds(const char *folder, const char *name, int *yes)
+{
+    char *path = mem_printf("%s/%s", folder, name);
+    *yes = path && file_exists(path);
+    mem_free(path);
+    return path ? SHERD_OK : SHERD_ENOMEM;
+}
+
+/* A data set as the library `datasets` saves it: its rows are binary, and of the text beside them nothing is
+ * to be learnt. */
+static int refuse_dataset(const struct tokens *t, const char *folder)
+{
+    int state, info;
+    if (t->format != SHERD_DATA_AUTO && t->format != SHERD_DATA_BYTES)
+        return SHERD_OK;
+    SHERD_TRY(holds(folder, "state.json", &state));
+    SHERD_TRY(holds(folder, "dataset_info.json", &info));
+    if (!state || !info)
+        return SHERD_OK;
+    return SHERD_FAIL(SHERD_ECONFIG,
+        "%s: %s is a data set as `datasets` saves it; write its texts as lines of JSON, "
+        "load_from_disk(...).to_json(\"texts.jsonl\"), for `sherd tokenize --field NAME`",
+        t->what, folder);
+}
+
 static int walk(struct tokens *t, const char *folder, int depth);
 
 /* One entry of a folder. A link to a file counts as the file; links to folders are not followed, so that a
@@ -204,6 +251,7 @@ static int walk(struct tokens *t, const char *folder, int depth)
     mem_free(list);
     if (done || st != SHERD_OK)
         return st;
+    SHERD_TRY(refuse_dataset(t, folder));
     SHERD_TRY(file_list(&names, &n, folder));
     for (int i = 0; i < n && st == SHERD_OK; i++) {
         if (names[i][0] == '.') {
@@ -242,7 +290,8 @@ static int add_path(struct tokens *t, const char *path)
     }
     if (!there)
         return SHERD_FAIL(SHERD_ENOTFOUND,
-            "%s: %s: no such file or folder (paths count from where the program was started)", t->what, path);
+            "%s: %s: no such file or folder (paths count from where the program was started)%s", t->what,
+            path, strpbrk(path, "*?[") ? "; patterns are not expanded: name the folder" : "");
     if (S_ISDIR(info.st_mode))
         return walk(t, path, 0);
     if (S_ISREG(info.st_mode))

@@ -19,13 +19,13 @@
 #include "tests/folder.h"
 
 static char root[FOLDER_BYTES];
-static char last_info[1024];
+static char last_info[1024], last_warning[1024];
 
 static void keep_log(void *ctx, enum sherd_log_level level, const char *text)
 {
     (void)ctx;
-    if (level == SHERD_LOG_INFO)
-        snprintf(last_info, sizeof(last_info), "%s", text);
+    char *to = level == SHERD_LOG_INFO ? last_info : last_warning;
+    snprintf(to, sizeof(last_info), "%s", text);
 }
 
 static int setup(void **state)
@@ -335,6 +335,58 @@ static void folders_are_walked_in_byte_order(void **state)
     refuse("bins", SHERD_DATA_AUTO, 0, SHERD_ECONFIG, "bins/README looks like bytes", "data.format");
 }
 
+/* What is neither text nor tokens is refused where it is named, unless its bytes are asked for. */
+static void no_text(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *bytes;
+        size_t n;
+        const char *what;
+    } files[] = {
+        { "t.parquet", "PAR1 xxxx PAR1", 14, "t.parquet is a Parquet file" },
+        { "t.npy", "\x93NUMPY\1", 7, "t.npy is an array of NumPy" },
+        { "t.txt.gz", "\x1f\x8b\x08", 3, "packed by gzip" },
+        { "t.zst", "\x28\xb5\x2f\xfdx", 5, "packed by zstd" },
+        { "t.pt", "PK\3\4x", 5, "a zip archive" },
+        { "t.arrow", "\xff\xff\xff\xff\x70\0\0\0", 8, "a binary file" },
+    };
+    struct tokens *t;
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        write_file(files[i].name, files[i].bytes, files[i].n);
+        refuse(files[i].name, SHERD_DATA_AUTO, 0, SHERD_ECONFIG, files[i].what, "data.format: bytes");
+        ASSERT_OK(open_one(&t, files[i].name, SHERD_DATA_BYTES, 256));
+        assert_int_equal(tokens_count(t), files[i].n);
+        tokens_close(t);
+    }
+    assert_int_equal(file_mkdirs("packs"), SHERD_OK);
+    write_text("packs/a.txt", "abc");
+    write_file("packs/b.gz", files[2].bytes, files[2].n);
+    ASSERT_OK(open_one(&t, "packs", SHERD_DATA_AUTO, 256));
+    assert_int_equal(tokens_count(t), 3);
+    ASSERT_CONTAINS(last_info, "passed over: 1 binary");
+    tokens_close(t);
+    last_warning[0] = '\0';
+    write_text("rows.jsonl", "{\"text\": \"a\"}\n");
+    ASSERT_OK(open_one(&t, "rows.jsonl", SHERD_DATA_AUTO, 256));
+    ASSERT_CONTAINS(last_warning, "rows.jsonl holds lines of JSON, which are trained on as they stand");
+    tokens_close(t);
+}
+
+/* The folder of a data set of `datasets`: rows in Arrow, and JSON beside them that nothing is learnt from. */
+static void saved_dataset(void **state)
+{
+    (void)state;
+    assert_int_equal(file_mkdirs("saved/train"), SHERD_OK);
+    write_text("saved/dataset_dict.json", "{}");
+    write_text("saved/train/state.json", "{}");
+    write_text("saved/train/dataset_info.json", "{}");
+    write_file("saved/train/data-00000-of-00001.arrow", "\xff\xff\xff\xff\x70\0\0\0", 8);
+    refuse("saved", SHERD_DATA_AUTO, 0, SHERD_ECONFIG, "saved/train is a data set as `datasets`", "to_json");
+    refuse("saved/train", SHERD_DATA_BYTES, 0, SHERD_ECONFIG, "a data set as `datasets`", "--field NAME");
+    refuse("saved/*.arrow", SHERD_DATA_AUTO, 0, SHERD_ENOTFOUND, "no such file", "patterns are not expanded");
+}
+
 /* tokenize of `file` by bytes, 100 tokens a file. */
 static int tokenize(const char *file, const char *to)
 {
@@ -437,6 +489,8 @@ int main(void)
         cmocka_unit_test(llmc_headers_that_lie),
         cmocka_unit_test(bare_u16),
         cmocka_unit_test(token_outside_vocabulary),
+        cmocka_unit_test(no_text),
+        cmocka_unit_test(saved_dataset),
         cmocka_unit_test(folders_are_walked_in_byte_order),
         cmocka_unit_test(a_full_disk_leaves_no_tokens),
         cmocka_unit_test(tokens_that_were_not_ended_are_refused),
