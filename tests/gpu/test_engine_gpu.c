@@ -27,6 +27,7 @@
 #define RANKS 2
 
 struct trial {
+    int plain; /* number of the trial whose bits this one must give; its own: of none */
     struct sherd_model_config model;
     int stage, prefetch, overlap, poison, graph, uneven, micro, accum, seq, steps;
     unsigned delay_us; /* before each collective, and half as much on rank 0 */
@@ -172,21 +173,54 @@ static void results_of(struct trials *all)
     t_shared_free(shared, sizeof(*shared));
 }
 
-static struct trial *add(struct trials *all, struct trial t)
+static struct trial *append(struct trials *all, struct trial t, int plain)
 {
     assert_true(all->n < MOST_TRIALS);
+    t.plain = plain;
     all->t[all->n] = t;
     return &all->t[all->n++];
 }
 
-static void same(const struct trial *a, const struct trial *b, const char *what)
+static struct trial *add(struct trials *all, struct trial t)
 {
+    return append(all, t, all->n);
+}
+
+/* One that must give the bits of the last that was added on its own. */
+static struct trial *add_alike(struct trials *all, struct trial t)
+{
+    return append(all, t, all->t[all->n - 1].plain);
+}
+
+static void describe(char *out, size_t bytes, const struct trial *t)
+{
+    snprintf(out, bytes,
+        "stage %d prefetch %d overlap %d poison %d delay %u accum %d %s (%s on the wire) recompute %d master "
+        "%d reduce %d graph %d",
+        t->stage, t->prefetch, t->overlap, t->poison, t->delay_us, t->accum, sherd_dtype_name(t->param),
+        sherd_dtype_name(t->reduce), (int)t->recompute, (int)t->master, (int)t->way, t->graph);
+}
+
+static void same(const struct trial *a, const struct trial *b)
+{
+    char what[256], other[256];
+    describe(what, sizeof(what), a);
+    describe(other, sizeof(other), b);
     for (int s = 0; s < a->steps; s++)
         if (a->stats[s].loss != b->stats[s].loss || a->stats[s].grad_norm != b->stats[s].grad_norm)
-            fail_msg("%s: step %d: loss %.12g norm %.12g, and %.12g %.12g", what, s + 1, a->stats[s].loss,
-                a->stats[s].grad_norm, b->stats[s].loss, b->stats[s].grad_norm);
+            fail_msg("step %d: loss %.12g norm %.12g with %s; %.12g %.12g with %s", s + 1, a->stats[s].loss,
+                a->stats[s].grad_norm, what, b->stats[s].loss, b->stats[s].grad_norm, other);
     if (a->weights != b->weights)
-        fail_msg("%s: the weights differ", what);
+        fail_msg("the weights differ: %s; %s", what, other);
+}
+
+/* Runs them, and compares those that must be alike. */
+static void run_alike(struct trials *all)
+{
+    results_of(all);
+    for (int i = 0; i < all->n; i++)
+        if (all->t[i].plain != i)
+            same(&all->t[i], &all->t[all->t[i].plain]);
 }
 
 static void test_stages(void **state)
@@ -199,14 +233,9 @@ static void test_stages(void **state)
         base.reduce = type == 2 ? SHERD_BF16 : SHERD_F32;
         add(&all, base);
         for (base.stage = 0; base.stage <= 3; base.stage++)
-            add(&all, base);
-        results_of(&all);
+            add_alike(&all, base);
+        run_alike(&all);
         assert_true(all.t[0].stats[STEPS - 1].loss < all.t[0].stats[0].loss + 0.5);
-        for (int i = 1; i < all.n; i++) {
-            char what[48];
-            snprintf(what, sizeof(what), "type %d, run %d of stage %d", type, i, all.t[i].stage);
-            same(&all.t[i], &all.t[0], what);
-        }
     }
 }
 
@@ -222,18 +251,9 @@ static void test_order(void **state)
         add(&all, base);
         base.overlap = base.poison = 1;
         for (base.prefetch = 0; base.prefetch <= 2; base.prefetch++)
-            add(&all, base);
+            add_alike(&all, base);
     }
-    results_of(&all);
-    const struct trial *plain = NULL;
-    for (int i = 0; i < all.n; i++) {
-        char what[48];
-        snprintf(what, sizeof(what), "stage %d prefetch %d", all.t[i].stage, all.t[i].prefetch);
-        if (all.t[i].overlap)
-            same(&all.t[i], plain, what);
-        else
-            plain = &all.t[i];
-    }
+    run_alike(&all);
 }
 
 /* Communication that is late, by other amounts on each rank: nothing may be read before it is there, nor
@@ -251,18 +271,9 @@ static void test_slow(void **state)
         base.delay_us = 400;
         int most = stage == 3 ? 2 : 1;
         for (base.prefetch = stage == 3 ? 0 : 1; base.prefetch <= most; base.prefetch++)
-            add(&all, base);
+            add_alike(&all, base);
     }
-    results_of(&all);
-    const struct trial *plain = NULL;
-    for (int i = 0; i < all.n; i++) {
-        char what[48];
-        snprintf(what, sizeof(what), "slowed, stage %d prefetch %d", all.t[i].stage, all.t[i].prefetch);
-        if (all.t[i].delay_us)
-            same(&all.t[i], plain, what);
-        else
-            plain = &all.t[i];
-    }
+    run_alike(&all);
 }
 
 /* The same sums in another order, through 20 updates. Adam divides by the root of small squares, so that the
@@ -316,9 +327,7 @@ static void test_graph(void **state)
     results_of(&plain);
     results_of(&kept);
     for (int i = 0; i < plain.n; i++) {
-        char what[48];
-        snprintf(what, sizeof(what), "graph, stage %d kind %d", plain.t[i].stage, i % 4);
-        same(&kept.t[i], &plain.t[i], what);
+        same(&kept.t[i], &plain.t[i]);
         assert_int_equal(plain.t[i].launches, 0);
         assert_int_equal(kept.t[i].launches, STEPS - 2 - (kept.t[i].uneven != 0));
     }
@@ -329,7 +338,6 @@ static void test_graph(void **state)
 static void test_less_memory(void **state)
 {
     (void)state;
-    static const char *const whats[] = { "plain", "recompute cheap", "recompute block", "split masters" };
     struct trials all = { 0 }, rounded = { 0 };
     for (int stage = 0; stage <= 3; stage++) {
         struct trial base = small();
@@ -337,19 +345,15 @@ static void test_less_memory(void **state)
         base.poison = 1;
         base.param = SHERD_BF16;
         add(&all, base);
-        add(&all, base)->recompute = SHERD_RECOMPUTE_CHEAP;
-        add(&all, base)->recompute = SHERD_RECOMPUTE_BLOCK;
+        add_alike(&all, base)->recompute = SHERD_RECOMPUTE_CHEAP;
+        add_alike(&all, base)->recompute = SHERD_RECOMPUTE_BLOCK;
         base.master = SHERD_MASTER_SPLIT;
-        add(&all, base);
+        add_alike(&all, base);
         base.state = SHERD_BF16;
-        add(&rounded, base);
+        (stage ? add_alike : add)(&rounded, base);
     }
-    results_of(&all);
-    results_of(&rounded);
-    for (int i = 0; i < all.n; i++)
-        same(&all.t[i], &all.t[i / 4 * 4], whats[i % 4]);
-    for (int stage = 1; stage <= 3; stage++)
-        same(&rounded.t[stage], &rounded.t[0], "states of 16 bits");
+    run_alike(&all);
+    run_alike(&rounded);
 }
 
 /* Units large enough for landing memory give the bits of NCCL's sums: with gradients at rest where values
@@ -357,7 +361,6 @@ static void test_less_memory(void **state)
 static void test_landing(void **state)
 {
     (void)state;
-    static const char *const whats[] = { "kernel", "landing", "landing, slowed", "landing, graph" };
     for (int half = 0; half < 2; half++) {
         struct trials all = { 0 };
         for (int stage = 1; stage <= 3; stage++) {
@@ -373,20 +376,19 @@ static void test_landing(void **state)
             base.way = SHERD_REDUCE_KERNEL;
             add(&all, base);
             base.way = SHERD_REDUCE_COPY;
-            add(&all, base);
+            add_alike(&all, base);
             base.poison = 1;
             base.delay_us = 400;
-            add(&all, base);
+            add_alike(&all, base);
             base.poison = 0;
             base.delay_us = 0;
             base.graph = 1;
-            add(&all, base);
+            add_alike(&all, base);
         }
-        results_of(&all);
+        run_alike(&all);
         for (int i = 0; i < all.n; i++) {
-            same(&all.t[i], &all.t[i / 4 * 4], whats[i % 4]);
             assert_int_equal(all.t[i].allocated, all.t[i].planned);
-            assert_int_equal(all.t[i].landing != 0, i % 4 != 0);
+            assert_int_equal(all.t[i].landing != 0, all.t[i].way == SHERD_REDUCE_COPY);
         }
     }
 }
