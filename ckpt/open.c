@@ -18,13 +18,16 @@ int ckpt_manifest_text(char **text, size_t *bytes, const char *path)
     if (!file)
         return SHERD_ENOMEM;
     int st = SHERD_OK;
+    uint64_t size;
     if (!file_is_dir(path))
         SHERD_TRY_OUT(SHERD_FAIL(SHERD_ENOTFOUND, "%s: there is no such folder", path));
-    if (!file_exists(file))
+    st = file_size(&size, file); /* a folder that cannot be looked into may well have one */
+    if (st == SHERD_ENOTFOUND)
         SHERD_TRY_OUT(SHERD_FAIL(SHERD_ENOTFOUND,
             "%s: no " CKPT_MANIFEST ": not a checkpoint, or a save that was "
             "not finished",
             path));
+    SHERD_TRY_OUT(st);
     SHERD_TRY_OUT(file_read_text(text, bytes, file, CKPT_MAX_MANIFEST));
 out:
     mem_free(file);

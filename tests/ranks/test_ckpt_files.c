@@ -288,6 +288,25 @@ static void what_is_not_complete_is_put_aside(void **state)
     assert_steps("damaged-step-00000008 damaged-step-00000010 damaged-step-00000011 latest step-00000009 ");
 }
 
+/* Nor is it known to be broken: a manifest that cannot be looked at may be as good as new. */
+static void what_cannot_be_looked_at_stays(void **state)
+{
+    (void)state;
+    char dir[256], *path;
+    save(8);
+    save(9);
+    snprintf(dir, sizeof(dir), "%s", fake_at("run"));
+    ASSERT_OK(file_rename(fake_at("run/step-00000009/manifest.json"), fake_at("kept")));
+    assert_int_equal(symlink("manifest.json", fake_at("run/step-00000009/manifest.json")), 0);
+    ASSERT_FAILS(sherd_ckpt_find(&path, dir), SHERD_EIO, "step-00000009/manifest.json'");
+    ASSERT_OK(ckpt_put_broken_aside(dir, fake_at("run/step-00000008")));
+    const struct fake_options again = { .missing = 1, .step = 9 };
+    ASSERT_FAILS(fake_save(&results, 1, &again, dir), SHERD_EIO, "step-00000009/manifest.json'");
+    assert_steps("latest step-00000008 step-00000009 ");
+    ASSERT_OK(file_rename(fake_at("kept"), fake_at("run/step-00000009/manifest.json")));
+    assert_finds("run", "run/step-00000009");
+}
+
 static void rotation_goes_by_number(void **state)
 {
     (void)state;
@@ -544,6 +563,7 @@ int main(void)
         TEST(finds_the_newest_complete_one),
         TEST(a_newer_version_is_not_passed_over),
         TEST(what_is_not_complete_is_put_aside),
+        TEST(what_cannot_be_looked_at_stays),
         TEST(rotation_goes_by_number),
         TEST(what_is_kept_beside_the_newest),
         TEST(other_runs_stay),
