@@ -233,9 +233,14 @@ int file_append(int fd, const void *record, size_t bytes, const char *path)
     do
         n = file_may("write", path, &part) ? write(fd, record, part) : -1;
     while (n < 0 && errno == EINTR);
-    if (n >= 0 && (size_t)n < bytes)
-        errno = ENOSPC; /* what there was room for went in */
-    return n == (ssize_t)bytes ? SHERD_OK : file_fail("write", path);
+    if (n == (ssize_t)bytes)
+        return SHERD_OK;
+    if (n >= 0) { /* what there was room for went in, and is no record */
+        off_t end = lseek(fd, 0, SEEK_CUR);
+        (void)!ftruncate(fd, end - n);
+        errno = ENOSPC;
+    }
+    return file_fail("write", path);
 }
 
 int file_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset, const char *path)

@@ -41,7 +41,8 @@ int file_cut(int fd, uint64_t bytes, const char *path); /* to this size */
  * past the end is EFORMAT "ends early". */
 int file_pread(int fd, void *buf, size_t bytes, uint64_t offset, const char *path);
 int file_pwrite(int fd, const void *buf, size_t bytes, uint64_t offset, const char *path);
-/* A whole record to the end of a file, in one call of the system: none is torn apart by another writer's. */
+/* A whole record to the end of a file, in one call of the system: none is torn apart by another writer's. One
+ * that there is no room for leaves nothing. */
 int file_append(int fd, const void *record, size_t bytes, const char *path);
 int file_sync(int fd, const char *path); /* piece by piece, see file_watch */
 /* Closes and reports errors that close brings; fd -1 is fine. */
@@ -51,11 +52,13 @@ int file_close(int fd, const char *path);
 int file_read_text(char **out, size_t *bytes, const char *path, size_t max_bytes);
 /* Writes path.tmp.PID, syncs, renames over path, syncs the folder. */
 int file_write_atomic(const char *path, const void *data, size_t bytes);
+/* Removes what processes that died in file_write_atomic left of `name` in `dir`; nobody is writing it now. */
+int file_clear_temps(const char *dir, const char *name);
 
 int file_size(uint64_t *out, const char *path); /* ENOTFOUND or EIO */
 int file_exists(const char *path);              /* 1 or 0 */
 int file_is_dir(const char *path);              /* 1 or 0 */
-int file_mkdirs(const char *path);              /* as mkdir -p */
+int file_mkdirs(const char *path);              /* as mkdir -p, and syncs what holds a new one */
 int file_sync_dir(const char *path);
 int file_rename(const char *from, const char *to);
 /* Removes a file, or a folder and all below it; missing is fine. Never follows links. */
@@ -88,9 +91,9 @@ struct file_watch file_watched(void);
 
 /* The door for tests: asked before every call that changes a file system, by a word for the call ("create",
  * "write", "sync", "rename", ..., "submit" where a ring of writes is handed over and "answer" where one of
- * them comes back), and before a "read" at an offset, with the path. Returns 0, or the errno with which the
- * call is to fail instead; a write or read may be given fewer *bytes, and is then short. NULL takes it away.
- */
+ * them comes back), before a "read" at an offset, and with the free "space" of a file system, with the path.
+ * Returns 0, or the errno with which the call is to fail instead; a write or read may be given fewer *bytes,
+ * and is then short, as may the space. NULL takes it away. */
 typedef int (*file_hook_fn)(const char *call, const char *path, size_t *bytes);
 void file_hook(file_hook_fn fn);
 /* 1 if the call may go on; else 0, with errno set. */

@@ -18,6 +18,8 @@
 #include "base/mem.h"
 #include "base/status.h"
 
+#define TEMP_TAIL ".tmp." /* and the process, behind the name of a file that is not whole yet */
+
 /* The folder that `path` lies in; mem_free it. */
 static char *parent_of(const char *path)
 {
@@ -34,7 +36,7 @@ static char *parent_of(const char *path)
 int file_write_atomic(const char *path, const void *data, size_t bytes)
 {
     int st = SHERD_ENOMEM, fd = -1;
-    char *dir = parent_of(path), *temp = mem_printf("%s.tmp.%ld", path, (long)getpid());
+    char *dir = parent_of(path), *temp = mem_printf("%s" TEMP_TAIL "%ld", path, (long)getpid());
     if (!dir || !temp)
         goto out;
     unlink(temp); /* of a dead process with our number */
@@ -75,9 +77,17 @@ int file_is_dir(const char *path)
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+/* Makes a folder that outlasts a power cut, unless there is one. */
 static int make_dir(const char *path)
 {
-    return file_may("mkdir", path, NULL) ? mkdir(path, 0777) : -1;
+    if (file_is_dir(path))
+        return SHERD_OK;
+    if (!file_may("mkdir", path, NULL) || mkdir(path, 0777) != 0)
+        return errno == EEXIST && file_is_dir(path) ? SHERD_OK : file_fail("make the folder", path);
+    char *up = parent_of(path);
+    int st = !up ? SHERD_ENOMEM : access(up, R_OK) == 0 ? file_sync_dir(up) : SHERD_OK;
+    mem_free(up);
+    return st;
 }
 
 int file_mkdirs(const char *path)
@@ -91,14 +101,13 @@ int file_mkdirs(const char *path)
             continue;
         char was = *p;
         *p = '\0';
-        if (*part && !file_is_dir(part) && make_dir(part) != 0 && !(errno == EEXIST && file_is_dir(part))) {
-            st = file_fail("make the folder", part);
-            break;
-        }
+        if (*part)
+            SHERD_TRY_OUT(make_dir(part));
         *p = was;
         if (was == '\0')
             break;
     }
+out:
     mem_free(part);
     return st;
 }
@@ -232,6 +241,31 @@ out:
     return SHERD_OK;
 }
 
+static int is_temp_of(const char *file, const char *name)
+{
+    size_t len = strlen(name), mark = strlen(TEMP_TAIL);
+    if (strncmp(file, name, len) != 0 || strncmp(file + len, TEMP_TAIL, mark) != 0)
+        return 0;
+    const char *pid = file + len + mark;
+    return *pid && !pid[strspn(pid, "0123456789")];
+}
+
+int file_clear_temps(const char *dir, const char *name)
+{
+    char **names;
+    int n, st = SHERD_OK;
+    SHERD_TRY(file_list(&names, &n, dir));
+    for (int i = 0; i < n && st == SHERD_OK; i++) {
+        if (!is_temp_of(names[i], name))
+            continue;
+        char *path = mem_printf("%s/%s", dir, names[i]);
+        st = path ? file_remove_tree(path) : SHERD_ENOMEM;
+        mem_free(path);
+    }
+    file_list_free(names, n);
+    return st;
+}
+
 void file_list_free(char **names, int n)
 {
     for (int i = 0; i < n; i++)
@@ -258,7 +292,9 @@ int file_free_space(uint64_t *out, const char *path)
             return SHERD_ENOMEM;
         p = up;
     }
+    size_t bytes = (size_t)info.f_bavail * info.f_frsize;
+    int st = file_may("space", p, &bytes) ? SHERD_OK : file_fail("examine the file system of", p);
     mem_free(p);
-    *out = (uint64_t)info.f_bavail * info.f_frsize;
-    return SHERD_OK;
+    *out = bytes;
+    return st;
 }

@@ -48,12 +48,17 @@ static int check_place(const struct save *s)
     return nonfinite ? ckpt_put_aside(s->final) : SHERD_OK;
 }
 
+/* What would go after this save goes before it where room is short. */
 static int check_space(const struct save *s)
 {
     char need[32], has[32];
     uint64_t available, manifest = 4096 + 256 * ((uint64_t)s->manifest.n_tensors + (uint64_t)s->world) +
                                    17 * (s->total / s->block);
     SHERD_TRY(file_free_space(&available, s->dir));
+    if (available < s->total + manifest && s->rotates) {
+        SHERD_TRY(ckpt_rotate(s->dir, &s->keep, s->manifest.meta.run));
+        SHERD_TRY(file_free_space(&available, s->dir));
+    }
     if (available < s->total + manifest)
         return SHERD_FAIL(SHERD_EIO,
             "%s: a checkpoint needs %s, but only %s are free on that file system: free some, "

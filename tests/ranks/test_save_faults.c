@@ -3,7 +3,8 @@
  *
  * Every call of a save that changes a file system fails once: by SIGKILL, EIO, a short write, a disk that is
  * full from there on. Whatever happened, the newest complete checkpoint is found, loads at another world, and
- * is the new one if the save said so; and the next save leaves no trace of it.
+ * is the new one if the save said so; and the next save leaves no trace of it. And what a power cut would not
+ * leave on the disk, no later call relies on.
  */
 #include "tests/t.h"
 
@@ -22,7 +23,10 @@
 #define WORLD 2
 #define MOST_CALLS 200
 
-enum fault { NONE, KILL, ONCE, SHORT, FULL };
+#define MOST_NOTES 2000
+
+/* TIGHT: no room as long as there are more than `at` checkpoints. */
+enum fault { NONE, KILL, ONCE, SHORT, FULL, TIGHT };
 
 /* What to do at which call; `calls` counts those of this process. Shared by forked ranks, but for `calls`. */
 struct plan {
@@ -40,11 +44,42 @@ static struct plan *plan;
 static atomic_long calls;
 static _Atomic int armed;
 
+/* The calls of a save without faults, in the order in which they began. */
+struct note {
+    char call[16];
+    char path[300];
+};
+static struct note notes[MOST_NOTES];
+static _Atomic int n_notes, taking_notes;
+
+static void take_note(const char *call, const char *path)
+{
+    int i = taking_notes ? n_notes++ : MOST_NOTES;
+    if (i < MOST_NOTES) {
+        snprintf(notes[i].call, sizeof(notes[i].call), "%s", call);
+        snprintf(notes[i].path, sizeof(notes[i].path), "%s", path);
+    }
+}
+
+static int count_steps(void)
+{
+    struct ckpt_step *steps;
+    int n;
+    if (ckpt_list_steps(&steps, &n, plan->dir) != SHERD_OK)
+        return 0;
+    mem_free(steps);
+    return n;
+}
+
 static int hook(const char *call, const char *path, size_t *bytes)
 {
-    (void)path;
+    take_note(call, path);
     if (!armed || !strcmp(call, "read"))
         return 0;
+    if (plan->fault == TIGHT) {
+        *bytes = strcmp(call, "space") || count_steps() <= plan->at ? *bytes : 1000;
+        return 0;
+    }
     long n = atomic_fetch_add(&calls, 1) + 1;
     int writes = !strcmp(call, "write") || !strcmp(call, "create") || !strcmp(call, "mkdir") ||
                  !strcmp(call, "reserve");
@@ -216,6 +251,74 @@ static void the_disk_fills_up(void **state)
     try_all(T_PROCESSES, FULL, 1, 8);
 }
 
+/* No room for another checkpoint: those that would go after the save go before it, the last one stays. */
+static void room_is_made(void **state)
+{
+    (void)state;
+    struct fake_options options = { .missing = 1 };
+    struct fake_results results;
+    for (options.step = 1; options.step <= 4; options.step++)
+        ASSERT_OK(fake_save(&results, WORLD, &options, plan->dir));
+    plan->beside = 0;
+    save_with_fault(T_THREADS, TIGHT, -1, 1, 5);
+    assert_true(plan->status[0] == SHERD_OK && plan->status[1] == SHERD_OK);
+    assert_int_equal(count_steps(), 1);
+    assert_int_equal(look(), 5);
+    save_with_fault(T_THREADS, TIGHT, -1, 0, 6);
+    assert_true(plan->status[0] == SHERD_EIO && plan->status[1] == SHERD_EPEER);
+    assert_int_equal(look(), 5);
+    ASSERT_OK(file_remove_tree(plan->dir));
+}
+
+/* Number of the first note from `at` on with this call and a path that begins and ends so; n_notes: none. */
+static int next_note(int at, const char *call, const char *begin, const char *end)
+{
+    while (at < n_notes && (strcmp(notes[at].call, call) != 0 || !text_starts(notes[at].path, begin) ||
+                               !text_ends(notes[at].path, end)))
+        at++;
+    return at;
+}
+
+/* What changed files and folders below the temporary one is on the disk before the rename that makes a
+ * checkpoint of it, and that rename is before an older checkpoint goes. */
+static void a_power_cut_finds_it_in_order(void **state)
+{
+    (void)state;
+    static const char *const changes[] = { "create", "reserve", "write", "answer", "rename" };
+    char temp[300], final[300], folder[300];
+    int looked = 0;
+    save_clean(T_THREADS, 1);
+    n_notes = 0;
+    taking_notes = 1;
+    save_clean(T_THREADS, 2);
+    taking_notes = 0;
+    assert_in_range(n_notes, 20, MOST_NOTES);
+    snprintf(temp, sizeof(temp), "%s/.tmp-step-00000002-", plan->dir);
+    snprintf(final, sizeof(final), "%s/step-00000002", plan->dir);
+    int made = next_note(0, "rename", final, "");
+    assert_true(made < n_notes);
+    for (int i = 0; i < made; i++) {
+        int changed = 0;
+        for (size_t k = 0; k < ARRAY_LEN(changes); k++)
+            changed |= !strcmp(notes[i].call, changes[k]) && text_starts(notes[i].path, temp);
+        if (!changed)
+            continue;
+        snprintf(folder, sizeof(folder), "%.*s", (int)(strrchr(notes[i].path, '/') - notes[i].path),
+            notes[i].path);
+        int named = !strcmp(notes[i].call, "create") || !strcmp(notes[i].call, "rename");
+        if (strcmp(notes[i].call, "rename") != 0 && next_note(i, "sync", notes[i].path, "") > made)
+            fail_msg("%s of %s is not synced", notes[i].call, notes[i].path);
+        if (named && next_note(i, "sync", folder, strrchr(folder, '/')) > made)
+            fail_msg("%s of %s: its folder is not synced", notes[i].call, notes[i].path);
+        looked++;
+    }
+    assert_true(looked >= 2 * WORLD * 2 + 2);
+    int kept = next_note(made, "sync", plan->dir, strrchr(plan->dir, '/'));
+    int gone = next_note(made, "rename", plan->dir, "-removed");
+    assert_true(kept < gone && gone < n_notes && next_note(made, "remove", plan->dir, "") > gone);
+    ASSERT_OK(file_remove_tree(plan->dir));
+}
+
 static void quiet(void *ctx, enum sherd_log_level level, const char *text)
 {
     (void)ctx;
@@ -250,6 +353,8 @@ int main(void)
         cmocka_unit_test(one_call_fails),
         cmocka_unit_test(a_short_write),
         cmocka_unit_test(the_disk_fills_up),
+        cmocka_unit_test(room_is_made),
+        cmocka_unit_test(a_power_cut_finds_it_in_order),
     };
     return cmocka_run_group_tests(tests, enter, leave);
 }

@@ -113,7 +113,7 @@ static int leave_room(const char *call, const char *path, size_t *bytes)
     return 0;
 }
 
-/* Two writers of one file; and a record of which a part has no room is a full disk. */
+/* Two writers of one file; and a record of which a part has no room is a full disk, and leaves nothing. */
 static void appends_whole_records(void **state)
 {
     (void)state;
@@ -131,7 +131,7 @@ static void appends_whole_records(void **state)
     ASSERT_FAILS(file_append(a, "four\n", 5, path), SHERD_EIO, "No space left on device; free some there");
     file_hook(NULL);
     ASSERT_CONTAINS(sherd_error(), path);
-    assert_holds("records", "one\ntwo\nthree\nfou");
+    assert_holds("records", "one\ntwo\nthree\n");
     ASSERT_OK(file_close(a, path));
     ASSERT_OK(file_close(b, path));
     ASSERT_FAILS(file_open_append(&a, at("nowhere/records")), SHERD_ENOTFOUND, "cannot open");
@@ -185,6 +185,28 @@ static void atomic_write_replaces(void **state)
     assert_int_equal(n, 1);
     file_list_free(names, n);
     ASSERT_FAILS(file_write_atomic(at("no/such/folder"), "x", 1), SHERD_ENOTFOUND, "no/such/folder");
+}
+
+static void what_the_dead_left_is_cleared(void **state)
+{
+    (void)state;
+    static const char *const stay[] = { "f", "f.tmp.", "f.tmp.12x", "f.tmpx12", "g.tmp.12", "xf.tmp.12" };
+    char **names, path[64];
+    int n;
+    ASSERT_OK(file_mkdirs(at("dead")));
+    for (size_t i = 0; i < ARRAY_LEN(stay); i++) {
+        snprintf(path, sizeof(path), "dead/%s", stay[i]);
+        put(path, "");
+    }
+    put("dead/f.tmp.12", "");
+    put("dead/f.tmp.4000000", "");
+    ASSERT_OK(file_clear_temps(at("dead"), "f"));
+    ASSERT_OK(file_list(&names, &n, at("dead")));
+    assert_int_equal(n, ARRAY_LEN(stay));
+    for (int i = 0; i < n; i++)
+        assert_string_equal(names[i], stay[i]);
+    file_list_free(names, n);
+    ASSERT_FAILS(file_clear_temps(at("nowhere"), "f"), SHERD_ENOTFOUND, "nowhere");
 }
 
 static void assert_only_old(void)
@@ -247,10 +269,24 @@ static void sizes_and_kinds(void **state)
     assert_true(bytes > 0);
 }
 
+static int syncs;
+
+static int count_syncs(const char *call, const char *path, size_t *bytes)
+{
+    (void)bytes;
+    syncs += !strcmp(call, "sync") && (text_ends(path, "/a") || text_ends(path, "/b") || !strcmp(path, root));
+    return 0;
+}
+
 static void makes_folders(void **state)
 {
     (void)state;
+    file_hook(count_syncs);
     ASSERT_OK(file_mkdirs(at("a/b//c/")));
+    assert_int_equal(syncs, 3); /* what holds each of them */
+    ASSERT_OK(file_mkdirs(at("a/b/c")));
+    assert_int_equal(syncs, 3);
+    file_hook(NULL);
     ASSERT_OK(file_mkdirs(at("a/b/c")));
     assert_true(file_is_dir(at("a/b/c")));
     put("a/file", "x");
@@ -362,6 +398,7 @@ int main(void)
         cmocka_unit_test(reads_text_up_to_a_limit),
         cmocka_unit_test(reads_text_from_a_pipe),
         cmocka_unit_test(atomic_write_replaces),
+        cmocka_unit_test(what_the_dead_left_is_cleared),
         cmocka_unit_test(failed_atomic_write_leaves_the_old_file),
         cmocka_unit_test(sizes_and_kinds),
         cmocka_unit_test(makes_folders),
