@@ -323,7 +323,7 @@ static const struct key keys[] = {
     { INT("save.buffer", save.buffer, 0, 1e9, "auto"), .flags = KEY_ZERO,
       .help = "async: MiB of host memory of a rank; auto = what its state takes, so nothing waits for the disk, or half of what is free if that is less" },
     { CHOICE("save.on_failure", save.on_failure, failure_words, "stop"),
-      .help = "a checkpoint that could not be written: end the run, or warn; the last one always ends it" },
+      .help = "a checkpoint or record that could not be written: end the run, or warn; the last checkpoint always ends it" },
 
     { INT("log.every", log.every, 1, KEY_MANY, "10"),
       .help = "steps between progress lines" },

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
 
@@ -70,6 +71,21 @@ void meter_finish(struct meter *m)
     *m = (struct meter)METER_NONE;
 }
 
+/* Whether training can go on without a record. */
+static int settle(const struct meter *m, int *was_lost, int st)
+{
+    int lost = st == SHERD_EIO && m->desc.goes_on;
+    if (lost && !*was_lost)
+        log_warn("%s; training goes on without records of its steps", sherd_error());
+    *was_lost = lost;
+    return lost ? SHERD_OK : st;
+}
+
+static int write_scalars(struct meter *m, int64_t step, const struct tfevents_scalar *scalars, int n)
+{
+    return settle(m, &m->events_lost, tfevents_write(&m->events, step, scalars, n));
+}
+
 static int append(struct meter *m, json_t *record)
 {
     char *text = NULL;
@@ -87,7 +103,7 @@ static int append(struct meter *m, json_t *record)
     st =
         line.failed ? MEM_OUT("a metrics record") : file_append(m->jsonl, line.data, line.len, m->jsonl_path);
     text_finish(&line);
-    return st;
+    return settle(m, &m->jsonl_lost, st);
 }
 
 void meter_mark(struct meter *m)
@@ -158,7 +174,7 @@ static int record_step(
         scalars[n++] = (struct tfevents_scalar){ "train/loss_scale", s->loss_scale };
     if (s->exposed >= 0)
         scalars[n++] = (struct tfevents_scalar){ "throughput/exposed_share", exposed_share(s) };
-    SHERD_TRY(tfevents_write(&m->events, s->step, scalars, n));
+    SHERD_TRY(write_scalars(m, s->step, scalars, n));
     json_t *r = json_pack("{s:I, s:o, s:o, s:f, s:I, s:I, s:I, s:f, s:f, s:f, s:f}", "step",
         (json_int_t)s->step, "loss", real(s->loss), "grad_norm", real(s->grad_norm), "lr", s->lr, "tokens",
         (json_int_t)s->tokens, "tokens_seen", (json_int_t)s->tokens_seen, "skipped_steps",
@@ -207,7 +223,7 @@ int meter_exposed(struct meter *m, int64_t step, double busy, double exposed, do
 {
     double all = busy + exposed + idle;
     const struct tfevents_scalar scalars[] = { { "throughput/exposed_share", all > 0 ? exposed / all : 0 } };
-    SHERD_TRY(tfevents_write(&m->events, step, scalars, 1));
+    SHERD_TRY(write_scalars(m, step, scalars, 1));
     return append(m, json_pack("{s:I, s:f, s:f, s:f}", "step", (json_int_t)step, "busy_seconds", busy,
                          "exposed_seconds", exposed, "idle_seconds", idle));
 }
@@ -222,7 +238,7 @@ int meter_save(struct meter *m, const struct ckpt_times *t, double still)
 
 int meter_eval(struct meter *m, int64_t step, double loss, int64_t tokens)
 {
-    SHERD_TRY(tfevents_write(&m->events, step, &(struct tfevents_scalar){ "eval/loss", loss }, 1));
+    SHERD_TRY(write_scalars(m, step, &(struct tfevents_scalar){ "eval/loss", loss }, 1));
     return append(m, json_pack("{s:I, s:f, s:I}", "step", (json_int_t)step, "eval_loss", loss, "eval_tokens",
                          (json_int_t)tokens));
 }

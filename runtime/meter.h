@@ -19,6 +19,7 @@ struct meter_desc {
     int scaled;             /* there is a loss scale to tell */
     int64_t steps;          /* of the whole run */
     int world;
+    int goes_on;  /* training does without records that could not be written, after a warning */
     double flops; /* per token, forward and backward: see docs/program.md */
     double peak;  /* FLOP/s of one device at best; 0 = unknown, then there is no MFU */
 };
@@ -30,6 +31,7 @@ struct meter {
     double mark_seconds, started;
     int jsonl; /* file descriptor, -1 = none */
     char *jsonl_path;
+    int jsonl_lost, events_lost; /* the last record, and this was told */
     struct tfevents events;
 };
 #define METER_NONE                                                                                           \

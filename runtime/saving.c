@@ -15,8 +15,12 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "runtime/config.h"
+#include "runtime/watch.h"
 
 #define LOCK_FILE ".lock"
+
+/* Written whole beside checkpoints, by this run alone. */
+static const char *const records[] = { "config.yaml", "metrics.jsonl", WATCH_RECORD };
 
 int saving_lock(struct saving *s, const char *dir)
 {
@@ -89,6 +93,15 @@ int saving_place(struct sherd_engine *engine, const struct sherd_config *config)
     return st;
 }
 
+/* What a run that died left. */
+static int clear_away(const char *dir)
+{
+    SHERD_TRY(ckpt_tidy(dir));
+    for (size_t i = 0; i < ARRAY_LEN(records); i++)
+        SHERD_TRY(file_clear_temps(dir, records[i]));
+    return SHERD_OK;
+}
+
 int saving_init(struct saving *s, struct sherd_engine *engine, const struct sherd_config *config,
     struct meter *meter, const char *extra)
 {
@@ -103,7 +116,7 @@ int saving_init(struct saving *s, struct sherd_engine *engine, const struct sher
     if (config->save.async)
         buffer = config->save.buffer ? (uint64_t)config->save.buffer << 20 : ENGINE_SAVE_AUTO;
     struct file_watch before = comm_beat_with_files(engine->comm);
-    int st = sherd_comm_rank(engine->comm) == 0 ? ckpt_tidy(config->run.dir) : SHERD_OK;
+    int st = sherd_comm_rank(engine->comm) == 0 ? clear_away(config->run.dir) : SHERD_OK;
     file_watch(before);
     SHERD_TRY(comm_agree(engine->comm, st));
     SHERD_TRY(engine_save_prepare(engine, buffer, &room));

@@ -270,6 +270,7 @@ static int open_meter(struct run *r)
                                      .scaled = c->dtype.param == SHERD_F16,
                                      .steps = c->train.steps,
                                      .world = r->world,
+                                     .goes_on = c->save.on_failure == SHERD_FAILURE_CONTINUE,
                                      .flops = model_flops(r->model, c->batch.seq),
                                      .peak = peak * 1e12 });
 }

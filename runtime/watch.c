@@ -15,8 +15,6 @@
 #include "base/status.h"
 #include "runtime/engine.h"
 
-#define RECORD_FILE "flight.txt"
-
 static const char *const phase_names[] = {
 #define XX(name, text) text,
     WATCH_PHASES(XX)
@@ -193,7 +191,7 @@ int watch_record(struct sherd_comm *comm, const char *dir, int status)
     if (!board || !watch_records(status) || !file_is_dir(dir))
         return status;
     why = mem_strdup(sherd_error());
-    path = mem_printf("%s/%s", dir, RECORD_FILE);
+    path = mem_printf("%s/%s", dir, WATCH_RECORD);
     if (!why || !path)
         goto out;
     if (board_claim(board)) {

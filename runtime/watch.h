@@ -62,6 +62,7 @@ void watch_slow(struct sherd_engine *engine, struct text *line);
 int watch_start(struct sherd_comm *comm, const char *text);
 /* Whether a failure has to do with other ranks; what one rank meets alone says enough by itself. */
 int watch_records(int status);
+#define WATCH_RECORD "flight.txt"
 /* The job fails with `status` and the error text: one rank writes the last places of all into dir/flight.txt,
  * and the text names the file. Returns the status. Does nothing where watch_records says no. */
 int watch_record(struct sherd_comm *comm, const char *dir, int status);

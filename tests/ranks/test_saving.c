@@ -15,6 +15,7 @@
 #include <sherd/sherd.h>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "device/cpu/cpu.h"
@@ -222,6 +223,61 @@ static void a_save_that_fails(void **state)
         ASSERT_OK(file_remove_tree(at("on")));
         ASSERT_OK(file_remove_tree(at("stop")));
     }
+}
+
+static _Atomic int records;
+
+/* Two records of metrics.jsonl are torn, a third finds no room at all; those behind them do. */
+static int full_for_records(const char *call, const char *path, size_t *bytes)
+{
+    if (!text_ends(path, "/metrics.jsonl") || strcmp(call, "write") != 0)
+        return 0;
+    int n = ++records;
+    if (n == 5 || n == 6)
+        *bytes = 10;
+    return n == 7 ? ENOSPC : 0;
+}
+
+/* All lines of metrics.jsonl are whole; how many. */
+static int count_records(const char *dir)
+{
+    char *text;
+    size_t bytes;
+    int n = 0;
+    ASSERT_OK(file_read_text(&text, &bytes, at("%s/metrics.jsonl", dir), 1 << 20));
+    for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1, n++) {
+        json_t *record;
+        ASSERT_OK(json_parse(&record, line, (size_t)(end - line), "a record"));
+        json_decref(record);
+    }
+    assert_true(bytes == 0 || text[bytes - 1] == '\n');
+    mem_free(text);
+    return n;
+}
+
+static void records_without_room(void **state)
+{
+    (void)state;
+    struct train on = { .dir = "on", .settings = { "save.on_failure=continue" } }, stop = { .dir = "stop" };
+    ASSERT_OK(file_mkdirs(at("on")));
+    ASSERT_OK(file_write_atomic(at("on/metrics.jsonl.tmp.77"), "", 0)); /* as of a run that died */
+    records = 0;
+    file_hook(full_for_records);
+    train(&on);
+    const char *told = strstr(said.data, "training goes on without records");
+    assert_true(told && !strstr(told + 1, "training goes on"));
+    ASSERT_CONTAINS(said.data, "on/metrics.jsonl': No space left on device; free some there");
+    assert_true(on.status[0] == SHERD_OK && on.status[1] == SHERD_OK && has_step("on", 9));
+    assert_int_equal(count_records("on"), records - 3);
+    assert_false(file_exists(at("on/metrics.jsonl.tmp.77")));
+    records = 0;
+    train(&stop);
+    file_hook(NULL);
+    assert_true(stop.status[0] == SHERD_EIO && stop.status[1] != SHERD_OK);
+    ASSERT_CONTAINS(stop.error[0], "stop/metrics.jsonl': No space left on device");
+    assert_int_equal(count_records("stop"), 4);
+    ASSERT_OK(file_remove_tree(at("on")));
+    ASSERT_OK(file_remove_tree(at("stop")));
 }
 
 /* The save before the last one fails, unseen until the end: the last step is saved all the same. */
@@ -566,6 +622,7 @@ int main(void)
         cmocka_unit_test(an_update_waits_for_copies),
         cmocka_unit_test(room_by_what_is_free),
         cmocka_unit_test(a_save_that_fails),
+        cmocka_unit_test(records_without_room),
         cmocka_unit_test(a_failure_costs_no_later_step),
         cmocka_unit_test(a_run_keeps_what_it_was_told),
         cmocka_unit_test(a_stop_waits),
