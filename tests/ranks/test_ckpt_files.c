@@ -299,7 +299,7 @@ static void what_cannot_be_looked_at_stays(void **state)
     ASSERT_OK(file_rename(fake_at("run/step-00000009/manifest.json"), fake_at("kept")));
     assert_int_equal(symlink("manifest.json", fake_at("run/step-00000009/manifest.json")), 0);
     ASSERT_FAILS(sherd_ckpt_find(&path, dir), SHERD_EIO, "step-00000009/manifest.json'");
-    ASSERT_OK(ckpt_put_broken_aside(dir, fake_at("run/step-00000008")));
+    ASSERT_OK(ckpt_put_passed_aside(dir, fake_at("run/step-00000008")));
     const struct fake_options again = { .missing = 1, .step = 9 };
     ASSERT_FAILS(fake_save(&results, 1, &again, dir), SHERD_EIO, "step-00000009/manifest.json'");
     assert_steps("latest step-00000008 step-00000009 ");
