@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "ckpt/open.h"
+#include "ckpt/theirs.h"
 
 void ckpt_step_name(char out[CKPT_NAME_BYTES], const char *prefix, int64_t step)
 {
@@ -97,6 +98,7 @@ static int first_behind(const struct ckpt_step *steps, int n, const char *name)
 static int find_below(char **path, const char *dir, const char *behind)
 {
     struct ckpt_step *steps = NULL;
+    char theirs[CKPT_THEIRS_BYTES];
     int n, st = SHERD_OK;
     SHERD_TRY(ckpt_list_steps(&steps, &n, dir));
     for (int i = first_behind(steps, n, behind); i < n; i++) {
@@ -123,9 +125,11 @@ static int find_below(char **path, const char *dir, const char *behind)
             "%s: none of its %d checkpoints is complete and finite (the warnings say why); copy one back, or "
             "name another folder",
             dir, n);
-    else
+    else {
+        ckpt_theirs(theirs, dir);
         st = SHERD_FAIL(SHERD_ENOTFOUND,
-            "%s: no checkpoint (looked for %s/" CKPT_STEP_PREFIX "*/" CKPT_MANIFEST ")", dir, dir);
+            "%s: no checkpoint (looked for %s/" CKPT_STEP_PREFIX "*/" CKPT_MANIFEST ")%s", dir, dir, theirs);
+    }
 out:
     mem_free(steps);
     return st;

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "ckpt/format.h"
+#include "ckpt/theirs.h"
 
 #define INDEX_BYTES ((size_t)256 << 20)
 
@@ -204,10 +205,10 @@ static int open_files(struct hf_model *m, const char *dir)
         return open_index(m, dir);
     if (!file_is_dir(dir))
         return SHERD_FAIL(SHERD_ENOTFOUND, "%s: there is no such folder", dir);
-    return SHERD_FAIL(SHERD_ENOTFOUND, "%s: neither " CKPT_MODEL_FILE " nor " CKPT_MODEL_INDEX "%s", dir,
-        has_file(dir, "pytorch_model.bin") || has_file(dir, "pytorch_model.bin.index.json")
-            ? "; it holds pytorch_model.bin, which can run code: save it as safetensors first"
-            : "");
+    char theirs[CKPT_THEIRS_BYTES];
+    ckpt_theirs(theirs, dir);
+    return SHERD_FAIL(
+        SHERD_ENOTFOUND, "%s: neither " CKPT_MODEL_FILE " nor " CKPT_MODEL_INDEX "%s", dir, theirs);
 }
 
 int hf_open(struct hf_model **out, const char *dir)

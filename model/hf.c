@@ -128,16 +128,24 @@ static int scaling_kind(const struct reader *r, const json_t *object, struct she
     return json_get_int(object, "original_max_position_embeddings", 1, MOST, r->name, &c->rope_context);
 }
 
+/* Both forms have it: at the top of older files, among the other numbers of the rotation in newer ones. */
+static int check_whole(const struct reader *r, const json_t *object)
+{
+    float part;
+    SHERD_TRY(number(r, object, "partial_rotary_factor", 1, &part));
+    return part == 1 ? SHERD_OK : refuse(r, "partial_rotary_factor", "sherd rotates heads whole");
+}
+
 static int positions(const struct reader *r, struct sherd_model_config *c)
 {
     json_t *object = NULL;
     SHERD_TRY(number(r, r->root, "rope_theta", 10000, &c->rope_theta));
-    if (has(r->root, "partial_rotary_factor"))
-        return refuse(r, "partial_rotary_factor", "sherd rotates heads whole");
+    SHERD_TRY(check_whole(r, r->root));
     const char *key = has(r->root, "rope_parameters") ? "rope_parameters" : "rope_scaling";
     if (!has(r->root, key))
         return SHERD_OK;
     SHERD_TRY(json_get_object(r->root, key, r->name, &object));
+    SHERD_TRY(check_whole(r, object));
     SHERD_TRY(number(r, object, "rope_theta", (double)c->rope_theta, &c->rope_theta));
     return scaling_kind(r, object, c);
 }

@@ -9,6 +9,8 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "ckpt/hf.h"
+#include "ckpt/theirs.h"
 #include "model/model.h"
 #include "runtime/config.h"
 #include "runtime/keys.h"
@@ -83,7 +85,7 @@ int config_import(struct sherd_config *c)
     struct config_origin *origin = c->origin;
     struct sherd_config was = *c;
     struct sherd_model_config model;
-    char *text = NULL;
+    char *text = NULL, theirs[CKPT_THEIRS_BYTES];
     size_t bytes;
     if (!config_has_from(c))
         return SHERD_OK;
@@ -95,6 +97,11 @@ int config_import(struct sherd_config *c)
     const char *file = arena_printf(&origin->arena, "%s/" CONFIG_JSON, c->model.from);
     if (!file)
         return SHERD_ENOMEM;
+    if (!file_exists(file)) {
+        ckpt_theirs(theirs, c->model.from);
+        return CONFIG_FAIL(c, "model.from", "%s: there is no " CONFIG_JSON " in it%s", c->model.from,
+            hf_is_model(c->model.from) ? "" : theirs);
+    }
     int st = file_read_text(&text, &bytes, file, CONFIG_BYTES);
     if (st == SHERD_OK)
         st = sherd_model_config_json(&model, text, bytes, file);

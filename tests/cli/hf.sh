@@ -98,6 +98,38 @@ run 2 train tiny.yaml --set run.dir=x --set model.from="$models/qwen3" --set mod
 has err "model.width: 32, but $models/qwen3/config.json says 24"
 run 2 train tiny.yaml --set run.dir=x --set model.from=nowhere
 has err "model.from: nowhere: there is no such folder; name one with"
+
+# Folders of others are told by what they are, with what makes a model folder of them.
+mkdir -p theirs/{trainer/checkpoint-90,trainer/checkpoint-500,ds/global_step5,step,dcp,fsdp/pytorch_model_fsdp_0,bin,lora,meta,gguf,llmc,none}
+touch theirs/ds/{latest,zero_to_fp32.py} theirs/step/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt \
+    theirs/dcp/{.metadata,__0_0.distcp} theirs/bin/pytorch_model.bin theirs/lora/adapter_model.safetensors \
+    theirs/meta/consolidated.00.pth theirs/gguf/m.gguf theirs/llmc/DONE_00000100 theirs/trainer/checkpoint-none
+while read -r name says; do
+    run 2 train tiny.yaml --set run.dir=x --set model.from=theirs/$name
+    has err "model.from: theirs/$name: there is no config.json in it; $says"
+    run 1 merge theirs/$name x
+    has err "theirs/$name: no checkpoint (looked for theirs/$name/step-*/manifest.json); $says"
+done <<'END'
+trainer it holds checkpoints of Hugging Face's Trainer, each a model folder: name theirs/trainer/checkpoint-500
+ds it is a checkpoint of DeepSpeed; `python zero_to_fp32.py
+step it is a checkpoint of DeepSpeed; `python zero_to_fp32.py
+dcp it is a distributed checkpoint of PyTorch; `accelerate merge-weights
+fsdp it is a distributed checkpoint of PyTorch; `accelerate merge-weights
+bin it holds pytorch_model.bin, which can run code
+lora it is an adapter alone
+meta it holds Llama's weights as Meta packs them
+gguf it holds weights for llama.cpp
+llmc it is a checkpoint of llm.c, whose dev/eval/export_hf.py
+END
+run 2 train tiny.yaml --set run.dir=x --set model.from=theirs/none
+has err "theirs/none: there is no config.json in it"
+run 1 merge "$models/qwen3" x
+has err "it is a model folder of Hugging Face"
+cp "$models/qwen3/config.json" theirs/ds
+run 1 train tiny.yaml --set run.dir=x --set model.from=theirs/ds
+has err "theirs/ds: neither model.safetensors nor model.safetensors.index.json; it is a checkpoint of DeepSpeed"
+rm -rf x
+
 run 2 train tiny.yaml --set run.dir=x --model owner/name
 has err "--model: owner/name: no such file or folder; name a .yaml file with a section model, or the folder of a Hugging Face model"
 run 2 diff learn nowhere
