@@ -99,8 +99,9 @@ int config_import(struct sherd_config *c)
         return SHERD_ENOMEM;
     if (!file_exists(file)) {
         ckpt_theirs(theirs, c->model.from);
-        return CONFIG_FAIL(c, "model.from", "%s: there is no " CONFIG_JSON " in it%s", c->model.from,
-            hf_is_model(c->model.from) ? "" : theirs);
+        return config_fail_at(c, "model.from",
+            SHERD_FAIL(SHERD_ENOTFOUND, "%s: there is no " CONFIG_JSON " in it%s", c->model.from,
+                hf_is_model(c->model.from) ? "" : theirs));
     }
     int st = file_read_text(&text, &bytes, file, CONFIG_BYTES);
     if (st == SHERD_OK)
