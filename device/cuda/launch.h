@@ -62,6 +62,8 @@ struct cuda_event {
 struct cuda_device *cuda_device(const struct sherd_device *dev);
 struct cuda_queue *cuda_queue(const struct sherd_queue *queue);
 
+/* Makes it the calling thread's current GPU. */
+int cuda_current(const struct sherd_device *dev);
 /* Makes the queue's GPU the calling thread's current one and gives its stream: first line of every
  * operation. */
 cudaStream_t cuda_enter(const struct sherd_queue *queue);
@@ -73,6 +75,15 @@ unsigned long long *cuda_fault_word(
 int cuda_check_at(cudaError_t err, const char *what, const char *file, int line);
 #define CUDA_CHECK(call) cuda_check_at(call, #call, __FILE__, __LINE__)
 #define CUDA_TRY(call) SHERD_TRY(CUDA_CHECK(call))
+/* Where nothing can be returned: a warning. C only. */
+#define CUDA_WARN(call)                                                                                      \
+    do {                                                                                                     \
+        cudaError_t warn_err_ = (call);                                                                      \
+        if (warn_err_ != cudaSuccess) {                                                                      \
+            (void)cudaGetLastError();                                                                        \
+            log_warn("%s: %s", #call, cudaGetErrorString(warn_err_));                                        \
+        }                                                                                                    \
+    } while (0)
 /* The launch just made: last line of an operation that launches kernels. */
 int cuda_launched_at(const char *op, const char *file, int line);
 #define CUDA_LAUNCHED(op) cuda_launched_at(op, __FILE__, __LINE__)
@@ -84,6 +95,12 @@ void cuda_unwatch(struct cuda_device *cd, const struct cuda_watch *watch);
 /* As cudaStreamSynchronize and cudaEventSynchronize, but ended by a watcher. */
 int cuda_wait_stream(const struct cuda_device *cd, cudaStream_t stream);
 int cuda_wait_event(const struct cuda_device *cd, cudaEvent_t event);
+
+/* Memory of the device, and of the host for it: see struct dev_ops. */
+int cuda_alloc(struct sherd_device *dev, void **out, size_t bytes);
+void cuda_free(struct sherd_device *dev, void *p);
+int cuda_host_alloc(struct sherd_device *dev, void **out, size_t bytes);
+void cuda_host_free(struct sherd_device *dev, void *p);
 
 /* Device memory that a library takes for itself the first time it is asked for something: what is free
  * before, and less what is free after goes to the device's account. No memory of the account may be taken
