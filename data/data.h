@@ -32,7 +32,6 @@ struct tokens_desc {
 int tokens_open(struct tokens **out, const struct tokens_desc *desc);
 void tokens_close(struct tokens *tokens); /* NULL is fine */
 int64_t tokens_count(const struct tokens *tokens);
-int tokens_files(const struct tokens *tokens);
 /* Whether the files are text, each byte a token, and not ids. */
 int tokens_are_bytes(const struct tokens *tokens);
 /* The part of the stream that came from path i. */

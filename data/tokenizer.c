@@ -54,7 +54,8 @@ static int index_added(struct sherd_tokenizer *t)
     return SHERD_OK;
 }
 
-int tokenizer_index(struct sherd_tokenizer *t)
+/* Once bpe, added and the rest are there: the ways to find things. */
+static int build_index(struct sherd_tokenizer *t)
 {
     static const char *const ends[] = { "<|endoftext|>", "<|end_of_text|>", "</s>" };
     SHERD_TRY(index_added(t));
@@ -69,7 +70,7 @@ int tokenizer_parse(struct sherd_tokenizer **out, const char *text, size_t bytes
     SHERD_TRY(start(&t));
     int st = tokjson_read(t, text, bytes, name);
     if (st == SHERD_OK)
-        st = tokenizer_index(t);
+        st = build_index(t);
     if (st != SHERD_OK) {
         tokenizer_close(t);
         t = NULL;

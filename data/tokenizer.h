@@ -68,7 +68,5 @@ void encoder_finish(struct encoder *e);
 
 /* tokjson.c: fills an empty tokenizer from the root object; `name` for messages. */
 int tokjson_read(struct sherd_tokenizer *t, const char *text, size_t bytes, const char *name);
-/* Once bpe, added and the rest are there: the ways to find things. */
-int tokenizer_index(struct sherd_tokenizer *t);
 
 #endif

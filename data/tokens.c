@@ -377,11 +377,6 @@ int64_t tokens_count(const struct tokens *tokens)
     return tokens->count;
 }
 
-int tokens_files(const struct tokens *tokens)
-{
-    return tokens->n_files;
-}
-
 int tokens_are_bytes(const struct tokens *tokens)
 {
     return tokens->files[0].format == SHERD_DATA_BYTES;

@@ -77,7 +77,10 @@ static int counts(const struct key *key)
     return yes;
 }
 
-void resume_settings(struct text *out, const struct sherd_config *before, const struct sherd_config *now)
+/* Adds a line to `out` with the settings that change what the steps to come compute, but for the rate's;
+ * nothing if all are as before. */
+static void other_settings(
+    struct text *out, const struct sherd_config *before, const struct sherd_config *now)
 {
     for (int i = 0; i < key_count(); i++) {
         struct text was = { 0 }, is = { 0 };
@@ -125,7 +128,7 @@ static int tell_changes(const char *path, const struct sherd_config *now, int64_
     if (st != SHERD_OK)
         log_info("whether the settings are those it was saved with is not known: %s", sherd_error());
     if (found) {
-        resume_settings(&settings, &before, now);
+        other_settings(&settings, &before, now);
         resume_rate(&line, &before, now, done, skipped);
     }
     if (settings.data)

@@ -23,8 +23,4 @@ int resume_run(struct sherd_engine *engine, const struct sherd_config *config, i
 void resume_rate(struct text *out, const struct sherd_config *before, const struct sherd_config *now,
     int64_t done, int64_t skipped);
 
-/* Adds a line to `out` with the settings that change what the steps to come compute, but for the rate's;
- * nothing if all are as before. */
-void resume_settings(struct text *out, const struct sherd_config *before, const struct sherd_config *now);
-
 #endif

@@ -329,6 +329,8 @@ static int walk_instr(struct walk *w, enum program_list list, int at)
     case PROGRAM_REDUCE:
         if (w->reduced[unit]++)
             return wrong(w, list, at, "reduces twice");
+        if (grad_sharded && (w->partial[unit] < 0 || w->partial[unit] != in->slot))
+            return wrong(w, list, at, "reduces a partial gradient that is not there");
         if (grad_sharded) {
             w->partial_unit[w->partial[unit]] = -1;
             w->partial[unit] = -1;
