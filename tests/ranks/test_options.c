@@ -95,6 +95,56 @@ static void split_masters_change_nothing(void **state)
     }
 }
 
+/* Elements that are not what they were, and how far all went. */
+static int64_t moved(const struct job *j, const struct job *start, double *way)
+{
+    int64_t n = 0;
+    *way = 0;
+    for (int64_t i = 0; i < j->n_weights; i++) {
+        double d = (double)j->weights[i] - start->weights[i];
+        n += d < 0 || d > 0;
+        *way += d * d;
+    }
+    *way = sqrt(*way);
+    return n;
+}
+
+/* Updates far below what bf16 tells apart add up in the masters, however these are kept. */
+static void small_rates_move_bf16_weights(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        struct job f32 = job_default(), start;
+        double way, want;
+        f32.stage = stage;
+        f32.world = 2;
+        f32.lr = 6e-7;
+        f32.weight_decay = 0;
+        f32.steps = 20;
+        start = f32;
+        start.steps = 0;
+        job_pass(&start);
+        job_pass(&f32);
+        int64_t n = moved(&f32, &start, &want);
+        assert_true(n > f32.n_weights * 9 / 10);
+        for (int split = 0; split <= 1; split++) {
+            struct job j = f32;
+            j.weights = j.grads = NULL;
+            j.param = SHERD_BF16;
+            j.reduce = SHERD_BF16;
+            j.master = split ? SHERD_MASTER_SPLIT : SHERD_MASTER_WHOLE;
+            job_pass(&j);
+            int64_t all = moved(&j, &start, &way);
+            if (all * 100 < n * 95 || !(fabs(way - want) < 0.1 * want))
+                fail_msg("stage %d, masters %s: %lld of %lld weights moved, by %g where f32 moves %g", stage,
+                    split ? "split" : "whole", (long long)all, (long long)n, way, want);
+            job_free(&j);
+        }
+        job_free(&f32);
+        job_free(&start);
+    }
+}
+
 /* Optimizer states rounded at random: the same bits at all stages, and no further from float states than a
  * twentieth of the way that the weights went. */
 static void bf16_states_agree(void **state)
@@ -282,6 +332,7 @@ int main(void)
         cmocka_unit_test(recomputing_changes_nothing),
         cmocka_unit_test(recomputing_below_frozen_layers),
         cmocka_unit_test(split_masters_change_nothing),
+        cmocka_unit_test(small_rates_move_bf16_weights),
         cmocka_unit_test(bf16_states_agree),
         cmocka_unit_test(overlap_prefetch_poison_and_delay_change_nothing),
         cmocka_unit_test(a_step_kept_as_one_piece_changes_nothing),

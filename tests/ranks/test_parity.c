@@ -317,6 +317,64 @@ static void memory_and_bytes_are_what_was_planned(void **state)
             }
 }
 
+/* Bytes of the tensors of each unit: 0 the embedding, the last one the norm and the head, blocks between. */
+static double unit_bytes(const struct sherd_model *model, double bytes[8], int *n_units)
+{
+    const struct sherd_model_spec *spec = sherd_model_spec_of(model);
+    double all = 0;
+    *n_units = spec->n_units;
+    for (int u = 0; u < spec->n_units; u++) {
+        bytes[u] = 0;
+        for (int p = 0; p < spec->units[u].n_params; p++)
+            bytes[u] += 4.0 * (double)model_param_elems(&spec->units[u].params[p]);
+        all += bytes[u];
+    }
+    return all;
+}
+
+/* Within the padding that rounds units up to slices. */
+static void bytes_are(const struct job *j, enum sherd_collective kind, double least, double most)
+{
+    double scalars = kind == SHERD_ALL_GATHER ? 6.0 * sizeof(double) * (j->world - 1) : 0;
+    double got = (double)j->sent.bytes[kind] / j->steps - scalars, part = (j->world - 1.0) / j->world;
+    if (!(got >= least * part * 0.999 && got <= most * part * 1.05))
+        fail_msg("stage %d, %d ranks, %lld micro-batches: %g bytes of collective %d, not %g to %g", j->stage,
+            j->world, (long long)j->accum, got, (int)kind, least * part, most * part);
+}
+
+/* What a rank sends in a step, as README.md says it: 2 P (W-1)/W up to stage 2, 3 P (W-1)/W in stage 3 less
+ * what needs not be gathered twice; only stages 2 and 3 send gradients with every micro-batch. And one
+ * collective for each unit, however many micro-batches a step has where they are added up first. */
+static void bytes_sent_are_what_is_promised(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 4; world++)
+        for (int accum = 1; accum <= 3; accum += 2)
+            for (int stage = 0; stage <= 3; stage++) {
+                struct job j = job_default();
+                struct sherd_model *model;
+                double unit[8];
+                int n;
+                j.model = job_llama();
+                j.model.width = 96; /* padding is little beside it */
+                j.world = world;
+                j.stage = stage;
+                j.accum = accum;
+                job_pass(&j);
+                ASSERT_OK(sherd_model_build(&model, &j.model));
+                double p = unit_bytes(model, unit, &n), each = stage >= 2 ? accum : 1;
+                bytes_are(&j, SHERD_ALL_REDUCE, stage == 0 ? 2 * p : 0, stage == 0 ? 2 * p : 0);
+                bytes_are(&j, SHERD_REDUCE_SCATTER, stage ? each * p : 0, stage ? each * p : 0);
+                double twice = p - unit[0] - unit[n - 1] - unit[n - 2];
+                double least = stage == 3 ? accum * (p + twice) : stage ? p : 0;
+                bytes_are(&j, SHERD_ALL_GATHER, least, stage == 3 ? accum * 2 * p : least);
+                uint64_t sums = (uint64_t)(n * j.steps) * (uint64_t)each;
+                assert_int_equal(j.sent.calls[stage ? SHERD_REDUCE_SCATTER : SHERD_ALL_REDUCE], sums);
+                sherd_model_destroy(model);
+                job_free(&j);
+            }
+}
+
 static void one_micro_batch_was_planned(
     int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
 {
@@ -385,6 +443,7 @@ int main(void)
         cmocka_unit_test(ranks_that_differ_are_told),
         cmocka_unit_test(freezing_everything_is_refused),
         cmocka_unit_test(memory_and_bytes_are_what_was_planned),
+        cmocka_unit_test(bytes_sent_are_what_is_promised),
         cmocka_unit_test(more_micro_batches_than_planned_are_refused),
         cmocka_unit_test(a_step_that_is_not_finite_changes_nothing),
     };
