@@ -177,6 +177,29 @@ static int make_beside(struct sherd_model **out, const struct sherd_model *plain
     return sherd_model_create(out, &spec);
 }
 
+/* Blocks that use the unit of the first: embedding, block and, if it is not tied, head are all units. `plain`
+ * owns what the arguments of layers point to. */
+static int make_alike(struct sherd_model **out, const struct sherd_model *plain)
+{
+    struct sherd_model_spec spec = *sherd_model_spec_of(plain);
+    struct sherd_layer layers[16];
+    struct sherd_unit units[16];
+    int first = spec.layers[1].unit, last = spec.layers[spec.n_layers - 2].unit, n = 0;
+    T_TRUE(spec.n_layers <= (int)ARRAY_LEN(layers));
+    memcpy(layers, spec.layers, (size_t)spec.n_layers * sizeof(*layers));
+    for (int u = 0; u < spec.n_units; u++)
+        if (u <= first || u > last)
+            units[n++] = spec.units[u];
+    for (int l = 0; l < spec.n_layers; l++)
+        layers[l].unit = layers[l].unit <= first  ? layers[l].unit
+                         : layers[l].unit <= last ? first
+                                                  : layers[l].unit - (last - first);
+    spec.units = units;
+    spec.n_units = n;
+    spec.layers = layers;
+    return sherd_model_create(out, &spec);
+}
+
 static int run_steps(struct job *job, int rank, struct sherd_engine *e)
 {
     struct sherd_batch micro[16];
@@ -222,7 +245,7 @@ static int run_steps(struct job *job, int rank, struct sherd_engine *e)
 static int run_rank(struct job *job, int rank, struct sherd_comm *comm, struct sherd_device *dev)
 {
     struct sherd_config config;
-    struct sherd_model *model = NULL, *with_beside = NULL;
+    struct sherd_model *model = NULL, *changed = NULL;
     struct sherd_layer_ops beside_ops;
     struct sherd_engine *engine = NULL;
     struct sherd_device_counters before, after;
@@ -233,10 +256,12 @@ static int run_rank(struct job *job, int rank, struct sherd_comm *comm, struct s
     if (st == SHERD_OK && job->freeze)
         st = model_freeze(model, job->freeze);
     if (st == SHERD_OK && job->beside)
-        st = make_beside(&with_beside, model, &beside_ops, dev);
+        st = make_beside(&changed, model, &beside_ops, dev);
+    else if (st == SHERD_OK && job->alike)
+        st = make_alike(&changed, model);
     if (st == SHERD_OK)
         st = sherd_engine_create(
-            &engine, &(struct sherd_engine_desc){ &config, with_beside ? with_beside : model, dev, comm });
+            &engine, &(struct sherd_engine_desc){ &config, changed ? changed : model, dev, comm });
     sherd_device_read(dev, &after);
     if (rank == 0)
         job->engine_bytes = after.bytes - before.bytes;
@@ -256,7 +281,7 @@ static int run_rank(struct job *job, int rank, struct sherd_comm *comm, struct s
     sherd_engine_destroy(engine);
     sherd_queue_destroy(beside.queue);
     beside.queue = NULL;
-    sherd_model_destroy(with_beside);
+    sherd_model_destroy(changed);
     sherd_model_destroy(model);
     sherd_config_free(&config);
     return st;

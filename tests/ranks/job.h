@@ -15,6 +15,7 @@ struct job {
     /* what to run; job_default fills it */
     struct sherd_model_config model;
     const char *freeze; /* one pattern, or NULL */
+    int alike;          /* all blocks use the unit of the first */
     int stage, prefetch, world, overlap, poison;
     int64_t micro, accum; /* sequences; the global batch is micro * accum * world rows of a common stream */
     int64_t rows;         /* sequences of a step; fewer than the global batch leaves rows empty. 0 = all */

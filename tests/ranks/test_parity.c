@@ -53,6 +53,50 @@ static void stages_agree_for_llama_and_sgd(void **state)
     job_stages_agree(j, 0);
 }
 
+/* Layers far apart and neighbours that share a unit, of which there is one gradient and one tensor. */
+static void stages_agree_where_blocks_share_weights(void **state)
+{
+    (void)state;
+    for (int trial = 0; trial < 12; trial++) {
+        struct job j = job_default();
+        if (trial % 2)
+            j.model = job_llama();
+        j.model.layers = 3;
+        j.alike = 1;
+        j.poison = 1;
+        j.world = 1 + trial % 3;
+        j.accum = 1 + trial / 6;
+        j.prefetch = trial % 4;
+        j.recompute = (enum sherd_recompute)(trial / 2 % 3);
+        j.steps = CHECK_MANY(6, 3);
+        job_stages_agree(j, 2e-5);
+    }
+    struct job one = job_default(), apart;
+    one.alike = 1;
+    one.micro = 6;
+    one.optim = "sgd";
+    one.clip = 0;
+    one.lr = 1;
+    one.steps = 1;
+    apart = one;
+    apart.alike = 0;
+    job_pass(&one);
+    job_pass(&apart);
+    assert_true(one.n_weights < apart.n_weights);
+    job_free(&apart);
+    for (int stage = 0; stage <= 3; stage++) {
+        struct job j = one;
+        j.weights = j.grads = NULL;
+        j.world = 3;
+        j.micro = 2;
+        j.stage = stage;
+        job_pass(&j);
+        job_close(&j, &one, 2e-5);
+        job_free(&j);
+    }
+    job_free(&one);
+}
+
 static void worlds_agree_closely(void **state)
 {
     (void)state;
@@ -434,6 +478,7 @@ int main(void)
         cmocka_unit_test(stages_agree_bitwise_at_every_world),
         cmocka_unit_test(stages_agree_under_accumulation),
         cmocka_unit_test(stages_agree_for_llama_and_sgd),
+        cmocka_unit_test(stages_agree_where_blocks_share_weights),
         cmocka_unit_test(worlds_agree_closely),
         cmocka_unit_test(splits_agree_closely),
         cmocka_unit_test(batches_that_do_not_divide),

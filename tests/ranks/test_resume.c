@@ -223,16 +223,19 @@ static void any_world_and_stage_loads_any_other(void **state)
     }
 }
 
-/* The merged file holds, by name, exactly what the engine held. */
+/* The merged file holds, by name, exactly what the engine held, and what was frozen is what it began with. */
 static void merged_is_what_was_in_memory(void **state)
 {
     (void)state;
     for (int stage = 0; stage <= 3; stage++) {
-        struct job j = job_default();
+        struct job j = job_default(), start;
         j.stage = stage;
         j.world = 3;
         j.freeze = "transformer.h.1.*";
+        start = j;
+        start.steps = 0;
         j.save = path("merge%d", stage);
+        job_pass(&start);
         job_pass(&j);
         merge(j.save, path("merge%d.model", stage));
         struct sherd_ckpt *c;
@@ -245,12 +248,17 @@ static void merged_is_what_was_in_memory(void **state)
             struct sherd_ckpt_tensor tensor;
             ASSERT_OK(sherd_ckpt_tensor_at(c, t, &tensor));
             ASSERT_OK(sherd_ckpt_read(c, "weight", t, 0, tensor.elems, all + at));
+            assert_int_equal(tensor.frozen, strstr(tensor.name, "h.1.") != NULL);
+            /* what is frozen has neither moved nor decayed */
+            int same = !memcmp(all + at, start.weights + at, (size_t)tensor.elems * sizeof(float));
+            assert_int_equal(same, tensor.frozen);
             at += tensor.elems;
         }
         assert_int_equal(at, j.n_weights);
         assert_memory_equal(all, j.weights, (size_t)at * sizeof(float));
         free(all);
         sherd_ckpt_close(c);
+        job_free(&start);
         job_free(&j);
         if (stage > 0)
             same_files(
