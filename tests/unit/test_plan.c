@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Plans without a device: where reduce-scatters are given memory for the parts of other ranks, and how much.
+ * Plans without a device: a higher stage takes less and more ranks less of it, what moves does not grow with
+ * the layers; where reduce-scatters are given memory for the parts of other ranks, and how much.
  */
 #include "tests/check.h"
 
@@ -75,6 +76,78 @@ static void landing_memory_is_that_of_the_largest_unit(void **state)
         }
 }
 
+/* A llama of 45 million parameters, or one with more layers. */
+static struct sherd_memory memory_of(int stage, int world, int layers, int accum)
+{
+    char set_stage[64], set_layers[64], set_accum[64];
+    const char *const set[] = { set_stage, set_layers, set_accum, "model.width=512", "model.heads=8",
+        "model.vocab=20000", "batch.micro=2", "batch.seq=64" };
+    struct sherd_config c;
+    struct sherd_model *model;
+    struct sherd_plan p;
+    snprintf(set_stage, sizeof(set_stage), "shard.stage=%d", stage);
+    snprintf(set_layers, sizeof(set_layers), "model.layers=%d", layers);
+    snprintf(set_accum, sizeof(set_accum), "batch.accum=%d", accum);
+    ASSERT_OK(sherd_config_parse(&c, "", 0, "test", set, (int)ARRAY_LEN(set), world));
+    ASSERT_OK(sherd_config_model(&model, &c));
+    ASSERT_OK(sherd_plan_make(&p, &c, model, world, 1));
+    struct sherd_memory m = p.memory;
+    sherd_plan_free(&p);
+    sherd_model_destroy(model);
+    sherd_config_free(&c);
+    return m;
+}
+
+static uint64_t sum(const struct sherd_memory *m)
+{
+    uint64_t all = 0;
+#define XX(name, text) all += m->name;
+    SHERD_REGIONS(XX)
+#undef XX
+    return all;
+}
+
+static int is_about(uint64_t got, uint64_t want)
+{
+    return got >= want && got <= want + want / 100;
+}
+
+static void a_higher_stage_takes_less(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 16; world *= 2)
+        for (int accum = 1; accum <= 2; accum++) {
+            struct sherd_memory before = memory_of(0, world, 8, accum), one = memory_of(0, 1, 8, accum);
+            assert_true(is_about(sum(&before), sum(&one))); /* stage 0 shards nothing */
+            for (int stage = 1; stage <= 3; stage++) {
+                struct sherd_memory m = memory_of(stage, world, 8, accum);
+                if (sum(&m) >= sum(&before))
+                    fail_msg("%d ranks: stage %d takes %llu bytes, the one below %llu", world, stage,
+                        (unsigned long long)sum(&m), (unsigned long long)sum(&before));
+                assert_true(is_about(m.state, one.state / (uint64_t)world));
+                assert_true(is_about(m.param, one.param / (stage == 3 ? (uint64_t)world : 1)));
+                if (accum == 2 && stage >= 2)
+                    assert_true(is_about(m.grad, one.param / (uint64_t)world)); /* floats, too */
+                before = m;
+            }
+        }
+}
+
+/* Gathered weights and gradients under way are those of a few layers, however many there are; but for whole
+ * gradients, which stages 0 and 1 keep of all. */
+static void what_moves_does_not_grow_with_the_layers(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        struct sherd_memory few = memory_of(stage, 4, 4, 1), many = memory_of(stage, 4, 40, 1);
+        assert_int_equal(few.slot, many.slot);
+        assert_true(stage < 2 ? many.partial > 2 * few.partial : many.partial == few.partial);
+        assert_int_equal(few.scratch, many.scratch);
+        assert_true((few.slot > 0) == (stage == 3));
+        assert_true(many.param > 2 * few.param);
+    }
+}
+
 static void hosts_are_checked(void **state)
 {
     (void)state;
@@ -91,6 +164,8 @@ static void hosts_are_checked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_higher_stage_takes_less),
+        cmocka_unit_test(what_moves_does_not_grow_with_the_layers),
         cmocka_unit_test(landing_memory_is_that_of_the_largest_unit),
         cmocka_unit_test(hosts_are_checked),
     };
