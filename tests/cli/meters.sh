@@ -132,4 +132,35 @@ assert re.search(r"step +1/6 \| skipped, .*\(1 in all\) \| scale 1.71799e\+10", 
 assert "its gradient overflows at a loss scale of 17179869184, which stays this time (dtype.hysteresis)" in log, "patience"
 assert "a loss scale of 17179869184, which becomes 8589934592" in log, "halving"
 PY
+
+# 101 samples twice over, by steps of 8: the last step has 2, which two of four ranks read. Every sample counts once an
+# epoch, and the losses are those of one rank.
+head -c $((101 * 24 + 1)) text >samples
+for ranks in 1 4; do
+    run 0 train tiny.yaml --ranks $ranks --set run.dir=tail$ranks --set data.train=samples --set batch.global=8 \
+        --set batch.micro=1 --set train.steps=0 --set train.epochs=2 --set shard.stage=$((ranks - 1))
+done
+has err "26/26 |"
+python3 - <<'PY' >verdict 2>&1 || { complain "the end of the data:"; show verdict; }
+import json
+one, four = [[r for r in map(json.loads, open("tail%d/metrics.jsonl" % n)) if "loss" in r] for n in (1, 4)]
+assert [r["tokens"] for r in one] == [r["tokens"] for r in four] == 25 * [8 * 24] + [2 * 24], (one, four)
+assert one[-1]["tokens_seen"] == four[-1]["tokens_seen"] == 2 * 101 * 24, (one[-1], four[-1])
+for a, b in zip(one, four):
+    assert abs(a["loss"] / b["loss"] - 1) < 2e-5 and abs(a["grad_norm"] / b["grad_norm"] - 1) < 2e-5, (a, b)
+PY
+
+# What is in force is told at the start: number formats, the batch, and that one rank shards nothing; and when a run goes
+# on with another number of ranks, that its batch is another one.
+run 0 train tiny.yaml --ranks 2 --set run.dir=told --set batch.micro=2 --set train.steps=2 --set schedule.warmup=0 --set shard.stage=3 \
+    --set dtype.param=bf16 --set dtype.master=split --set dtype.state=bf16
+has err "(stage 3) over 2 ranks on cpu; weights bf16, masters split, optimizer state bf16, gradients on the wire f32"
+has err "batch: 4 sequences = 2 micro x 1 accum x 2 ranks, of 24 tokens; 2 steps"
+grep -q 'one rank alone' err && complain "two ranks are one"
+run 0 train tiny.yaml --resume --set run.dir=told --set batch.micro=2 --set train.steps=4 --set shard.stage=3 \
+    --set schedule.steps=2 --set schedule.warmup=0 --set dtype.param=bf16 --set dtype.master=split --set dtype.state=bf16
+has err "one rank alone: stage 3 has nobody to shard over, and trains all the same"
+has err "other settings than it was saved with: batch.global 2, not 4"
+run 0 inspect told --json
+json 'r["step"] == 4 and r["samples_seen"] == 2 * 4 + 2 * 2'
 finish
