@@ -130,7 +130,7 @@ static double collective(
     struct walk *k, double *queue, double from, enum sherd_collective kind, double bytes, double *sum)
 {
     double seconds = sherd_collective_seconds(k->m, &k->place, kind, bytes);
-    enum sherd_link link = k->place.nodes > 1 ? SHERD_LINK_NETWORK : SHERD_LINK_NODE;
+    enum sherd_link link = k->place.hosts > 1 ? SHERD_LINK_NETWORK : SHERD_LINK_HOST;
     if (seconds <= 0)
         return MAX(*queue, from);
     *queue = k->wire = MAX(MAX(*queue, from), k->wire) + seconds;
@@ -324,15 +324,15 @@ static void finish(struct walk *k)
 
 static int check(const struct sherd_machine *m, const struct sherd_place *place)
 {
-    if (place->gpus < 1 || place->nodes < 1)
+    if (place->gpus < 1 || place->hosts < 1)
         return SHERD_FAIL(
-            SHERD_EINVAL, "forecast: %d devices on each of %d nodes", place->gpus, place->nodes);
-    if (place->nodes > 1 && m->link[SHERD_LINK_NETWORK][0].rate <= 0)
+            SHERD_EINVAL, "forecast: %d devices on each of %d hosts", place->gpus, place->hosts);
+    if (place->hosts > 1 && m->link[SHERD_LINK_NETWORK][0].rate <= 0)
         return SHERD_FAIL(SHERD_ECONFIG,
             "the device file of %s has no 'network': measure one over several hosts (sherd bench --save), or "
             "plan for one node",
             m->name);
-    if (place->gpus > 1 && m->link[SHERD_LINK_NODE][0].rate <= 0)
+    if (place->gpus > 1 && m->link[SHERD_LINK_HOST][0].rate <= 0)
         return SHERD_FAIL(SHERD_ECONFIG,
             "the device file of %s has no 'node': measure it with two ranks or more (sherd bench --save), or "
             "plan for one device a node",
@@ -348,7 +348,7 @@ int sherd_forecast_make(struct sherd_forecast *out, const struct sherd_config *c
     double begin = 0;
     *out = (struct sherd_forecast){ 0 };
     SHERD_TRY(check(machine, place));
-    SHERD_TRY(plan_init(&k.plan, config, model, machine->kind, place->gpus * place->nodes, place->nodes));
+    SHERD_TRY(plan_init(&k.plan, config, model, machine->kind, place->gpus * place->hosts, place->hosts));
     int st = prepare(&k);
     for (int i = 0; i < STEPS && st == SHERD_OK; i++) {
         begin = k.compute;
@@ -360,7 +360,7 @@ int sherd_forecast_make(struct sherd_forecast *out, const struct sherd_config *c
         *out = k.sum;
         out->step = k.compute - begin;
         out->flops = tokens * model_flops(model, config->batch.seq) / out->step;
-        out->tokens_per_second = tokens * place->gpus * place->nodes / out->step;
+        out->tokens_per_second = tokens * place->gpus * place->hosts / out->step;
     }
     finish(&k);
     return st;

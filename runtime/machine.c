@@ -154,20 +154,20 @@ int sherd_link_fit(struct sherd_link_fit *out, const double *bytes, const double
 double sherd_collective_seconds(
     const struct sherd_machine *m, const struct sherd_place *place, enum sherd_collective kind, double bytes)
 {
-    double ranks = (double)place->gpus * place->nodes;
-    const struct sherd_link_fit *in = &m->link[SHERD_LINK_NODE][kind];
+    double ranks = (double)place->gpus * place->hosts;
+    const struct sherd_link_fit *in = &m->link[SHERD_LINK_HOST][kind];
     const struct sherd_link_fit *across = &m->link[SHERD_LINK_NETWORK][kind];
     if (ranks < 2 || bytes <= 0)
         return 0;
     double wire = bytes * (ranks - 1) / ranks * (kind == SHERD_ALL_REDUCE ? 2 : 1);
     double passes = kind == SHERD_ALL_REDUCE ? 2 : 1;
-    if (place->nodes == 1)
+    if (place->hosts == 1)
         return in->start + passes * in->step * (ranks - 1) + wire / in->rate;
-    /* Rings go through all ranks: nodes - 1 of their hops cross the network, and each card of a node carries
+    /* Rings go through all ranks: hosts - 1 of their hops cross the network, and each card of a host carries
      * one of the rings. */
     double rate = across->rate * place->gpus;
     if (place->gpus > 1)
         rate = MIN(rate, in->rate);
-    double hops = across->step * (place->nodes - 1) + in->step * (ranks - place->nodes);
+    double hops = across->step * (place->hosts - 1) + in->step * (ranks - place->hosts);
     return across->start + passes * hops + wire / rate;
 }

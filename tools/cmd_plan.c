@@ -217,8 +217,8 @@ static int place_ranks(struct plans *p, struct forecast *f, struct settings *set
         settings_add(settings, "--device", "run.device=%s", f->machine.kind);
         p->forecast = f;
     }
-    p->ranks = ranks ? (int)ranks : f->place.gpus * f->place.nodes;
-    p->hosts = f->place.nodes;
+    p->ranks = ranks ? (int)ranks : f->place.gpus * f->place.hosts;
+    p->hosts = f->place.hosts;
     return p->ranks > MAX_RANKS ? args_mistake("plan", "%d ranks are more than %d", p->ranks, MAX_RANKS) : -1;
 }
 

@@ -60,7 +60,7 @@ static int memory_of(uint64_t *out, const struct forecast *f, const struct sherd
     int st = sherd_config_model(&model, c);
     if (st != SHERD_OK)
         return st;
-    st = sherd_plan_make(&plan, c, model, f->place.gpus * f->place.nodes, f->place.nodes);
+    st = sherd_plan_make(&plan, c, model, f->place.gpus * f->place.hosts, f->place.hosts);
     sherd_model_destroy(model);
     if (st != SHERD_OK)
         return st;
@@ -224,7 +224,7 @@ int forecast_check(const struct forecast *f)
         return sherd_fail(SHERD_ENOMEM,
             "does NOT fit on %s: %s of %s, %s too much; nothing makes it fit on %d: more devices, a smaller "
             "model or shorter sequences (batch.seq)",
-            f->machine.name, need, have, more, f->place.gpus * f->place.nodes);
+            f->machine.name, need, have, more, f->place.gpus * f->place.hosts);
     for (int i = 0; i < f->n_advice; i++) {
         size_t n = strlen(sets);
         snprintf(sets + n, sizeof(sets) - n, " --set %s", f->advice[i]);
@@ -238,10 +238,10 @@ void forecast_print(const struct forecast *f)
     const struct sherd_machine *m = &f->machine;
     const struct forecast_row *configured = &f->rows[f->stage][f->recompute];
     const struct sherd_forecast *own = &configured->time;
-    int ranks = f->place.gpus * f->place.nodes;
+    int ranks = f->place.gpus * f->place.hosts;
     char library[32], need[32], have[32];
     printf("\non %d %s (%d node%s with %d each); memory with %s for libraries\n", ranks, m->name,
-        f->place.nodes, f->place.nodes == 1 ? "" : "s", f->place.gpus,
+        f->place.hosts, f->place.hosts == 1 ? "" : "s", f->place.gpus,
         text_human_bytes((double)m->library_bytes, library));
     printf("  %-7s%-11s%12s%7s%12s%12s%15s%10s\n", "stage", "recompute", "memory", "fits", "step ms",
         "exposed ms", "tokens/s each", "TFLOP/s");
@@ -285,7 +285,7 @@ json_t *forecast_json(const struct forecast *f)
     for (int i = 0; i < f->n_advice; i++)
         json_array_append_new(advice, json_string(f->advice[i]));
     return json_pack("{s:s, s:i, s:i, s:I, s:I, s:b, s:I, s:o, s:o, s:s}", "device", f->machine.name, "gpus",
-        f->place.gpus, "nodes", f->place.nodes, "memory", (json_int_t)f->machine.memory, "library_bytes",
+        f->place.gpus, "nodes", f->place.hosts, "memory", (json_int_t)f->machine.memory, "library_bytes",
         (json_int_t)f->machine.library_bytes, "fits", !missing(f), "missing", (json_int_t)missing(f), "rows",
         rows, "advice", advice, "recompute", recomputes[f->recompute]);
 }

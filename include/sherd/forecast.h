@@ -17,14 +17,15 @@ extern "C" {
 #define SHERD_MACHINE_CLASSES 16
 
 /* One collective on one kind of link, over n ranks: seconds = start + step (n - 1) + wire bytes / rate, where
- * a gather and a reduce-scatter of B bytes have B (n - 1) / n on the wire and an all-reduce twice that. */
+ * a gather and a reduce-scatter of B bytes have B (n - 1) / n on the wire and an all-reduce twice that,
+ * with twice the steps. */
 struct sherd_link_fit {
     double start, step; /* seconds */
     double rate;        /* bytes a second */
     double beside;      /* of that time: what computing beside it loses */
 };
 
-enum sherd_link { SHERD_LINK_NODE, SHERD_LINK_NETWORK, SHERD_LINKS };
+enum sherd_link { SHERD_LINK_HOST, SHERD_LINK_NETWORK, SHERD_LINKS };
 
 /* Matrix products of about so many operations run at so many a second. */
 struct sherd_matmul_class {
@@ -40,7 +41,7 @@ struct sherd_machine {
     double memory_rate;                           /* bytes a second, read and written */
     double launch;                                /* seconds of an operation that does nothing */
     double beside_update; /* of the time of an update: what computing beside it loses */
-    int gpus;             /* of a node */
+    int gpus;             /* of a host */
     /* all-gather, reduce-scatter, all-reduce by enum sherd_collective; rate 0: the machine has no such link
      */
     struct sherd_link_fit link[SHERD_LINKS][3];
@@ -54,9 +55,9 @@ SHERD_API int sherd_machine_read(struct sherd_machine *out, const char *path);
  * error. EINVAL: fewer than two sizes. */
 SHERD_API int sherd_link_fit(struct sherd_link_fit *out, const double *bytes, const double *seconds, int n);
 
-/* Where the ranks are: `gpus` on each of `nodes`. */
+/* Where the ranks are: `gpus` on each of `hosts`. */
 struct sherd_place {
-    int gpus, nodes;
+    int gpus, hosts;
 };
 
 /* Seconds of one collective over all ranks; `bytes` are those of the larger of input and output. kind is

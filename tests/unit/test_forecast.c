@@ -53,10 +53,10 @@ struct trial {
 static void forecast(struct trial *t, const struct sherd_machine *m, int stage, struct sherd_place place)
 {
     ASSERT_OK(sherd_config_parse(
-        &t->config, "", 0, "paper", settings, (int)ARRAY_LEN(settings), place.gpus * place.nodes));
+        &t->config, "", 0, "paper", settings, (int)ARRAY_LEN(settings), place.gpus * place.hosts));
     t->config.shard.stage = stage;
     ASSERT_OK(sherd_config_model(&t->model, &t->config));
-    ASSERT_OK(sherd_plan_make(&t->plan, &t->config, t->model, place.gpus * place.nodes, place.nodes));
+    ASSERT_OK(sherd_plan_make(&t->plan, &t->config, t->model, place.gpus * place.hosts, place.hosts));
     ASSERT_OK(sherd_forecast_make(&t->got, &t->config, t->model, m, &place));
 }
 
@@ -160,14 +160,14 @@ static void overlap(void **state)
     assert_true(t.got.step > 1.1 * bare && t.got.step < 4.0 / 3 * bare);
     finish(&t);
     for (int k = 0; k < 3; k++)
-        m.link[SHERD_LINK_NODE][k].rate = 2e8;
+        m.link[SHERD_LINK_HOST][k].rate = 2e8;
     forecast(&t, &m, 3, (struct sherd_place){ GPUS, 1 });
     assert_true(t.got.exposed > 0 && t.got.exposed < t.got.gather + t.got.reduce);
     near(t.got.step, t.got.compute + t.got.exposed + t.got.lost);
     double exposed = t.got.exposed;
     finish(&t);
     for (int k = 0; k < 3; k++)
-        m.link[SHERD_LINK_NODE][k].beside = 0.25;
+        m.link[SHERD_LINK_HOST][k].beside = 0.25;
     forecast(&t, &m, 3, (struct sherd_place){ GPUS, 1 });
     near(t.got.lost, 0.25 * (t.got.gather + t.got.reduce));
     assert_true(t.got.exposed < exposed);
@@ -201,12 +201,12 @@ static void landing(void **state)
     (void)state;
     uint64_t none, largest;
     struct sherd_machine m = machine();
-    m.link[SHERD_LINK_NODE][SHERD_ALL_GATHER].rate = 1e6;
+    m.link[SHERD_LINK_HOST][SHERD_ALL_GATHER].rate = 1e6;
     double bytes = (reductions(&m, 1, &largest) - reductions(&m, 0, &none)) * 1e6 * GPUS / (GPUS - 1);
     assert_true(none == 0 && largest > 0);
     assert_true(
         bytes > 1.9 * (double)largest && bytes < 2 * (double)largest); /* the head has a norm besides */
-    m.link[SHERD_LINK_NODE][SHERD_REDUCE_SCATTER].rate = 1e6;
+    m.link[SHERD_LINK_HOST][SHERD_REDUCE_SCATTER].rate = 1e6;
     near(reductions(&m, 1, &largest), reductions(&m, 0, &none));
     m = machine();
     m.memory_rate = 1e9;
@@ -217,8 +217,8 @@ static void collectives(void **state)
 {
     (void)state;
     struct sherd_machine m = machine();
-    m.link[SHERD_LINK_NODE][SHERD_ALL_GATHER] = (struct sherd_link_fit){ 1e-5, 2e-6, 1e9, 0 };
-    m.link[SHERD_LINK_NODE][SHERD_ALL_REDUCE] = (struct sherd_link_fit){ 1e-5, 2e-6, 1e9, 0 };
+    m.link[SHERD_LINK_HOST][SHERD_ALL_GATHER] = (struct sherd_link_fit){ 1e-5, 2e-6, 1e9, 0 };
+    m.link[SHERD_LINK_HOST][SHERD_ALL_REDUCE] = (struct sherd_link_fit){ 1e-5, 2e-6, 1e9, 0 };
     m.link[SHERD_LINK_NETWORK][SHERD_ALL_GATHER] = (struct sherd_link_fit){ 3e-5, 5e-6, 2e8, 0 };
     near(sherd_collective_seconds(&m, &(struct sherd_place){ 4, 1 }, SHERD_ALL_GATHER, 8e6),
         1e-5 + 3 * 2e-6 + 0.75 * 8e6 / 1e9);
@@ -268,7 +268,7 @@ static void files(void **state)
     ASSERT_OK(sherd_machine_parse(&m, good, strlen(good), "dev.json"));
     assert_string_equal(m.name, "x");
     assert_true(m.memory == 10 && m.n_matmul == 2 && m.matmul[1].rate == 6 && m.attention_backward == 2);
-    assert_true(m.link[SHERD_LINK_NODE][0].rate == 0);
+    assert_true(m.link[SHERD_LINK_HOST][0].rate == 0);
     refused("{}", "sherd_device");
     refused("{\"sherd_device\": 2}", "sherd_device");
     refused(HEAD "\"matmul\": [], " RATES "}", "classes");
