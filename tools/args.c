@@ -5,6 +5,7 @@
  */
 #include "tools/args.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
@@ -15,6 +16,7 @@
 #include <strings.h>
 
 #include "base/text_plain.h"
+#include "tools/elsewhere.h"
 #include "tools/out.h"
 
 #define MAX_ARGS 24
@@ -165,22 +167,12 @@ static int has_option(const struct command *command, const char *name)
     return 0;
 }
 
-/* The way out for an option that is like none of ours: what launchers and trainers elsewhere call it. */
+/* The way out for an option that is like none of ours. */
 static const char *way_out(const struct command *command, const char *given)
 {
-    static const char *const ranks[] = { "num_gpus", "num-gpus", "nproc_per_node", "nproc-per-node",
-        "num_processes", "np" };
-    static const char *const files[] = { "config", "config_file", "deepspeed", "deepspeed_config" };
-    if (!has_option(command, "set"))
-        return "";
-    if (strcmp(given, "device") == 0)
-        return "; it is a key: --set run.device=cuda";
-    for (int i = 0; i < COUNT_OF(ranks) && has_option(command, "ranks"); i++)
-        if (strcmp(ranks[i], given) == 0)
-            return "; here it is --ranks";
-    for (int i = 0; i < COUNT_OF(files); i++)
-        if (strcmp(files[i], given) == 0)
-            return "; the file stands alone, be it YAML or a JSON of DeepSpeed";
+    const char *text = elsewhere(command->name, given);
+    if (text || !has_option(command, "set"))
+        return text ? text : "";
     return "; settings are given as --set KEY=VALUE, and 'sherd config --reference' lists the keys";
 }
 
@@ -194,7 +186,7 @@ static int unknown_option(const struct command *command, const char *word)
         names[n] = command->args[n].name;
     names[n++] = "help";
     names[n++] = "version";
-    const char *near = text_nearest(given, names, n);
+    const char *near = elsewhere(command->name, given) ? NULL : text_nearest(given, names, n);
     if (near)
         return args_mistake(command->name, "unknown option '--%s' of 'sherd %s'; did you mean '--%s'?", given,
             command->name, near);
@@ -214,8 +206,11 @@ static int bad_option(const struct command *command, int why, int which, const c
         return args_mistake(command->name, "--%s takes no value", command->args[which].name);
     if (optopt == VERSION || (optopt == 'h' && word[1] == '-'))
         return args_mistake(command->name, "--%s takes no value", optopt == VERSION ? "version" : "help");
-    if (optopt > 0 && optopt != 'h')
-        return args_mistake(command->name, "unknown option '-%c' of 'sherd %s'", optopt, command->name);
+    if (optopt > 0 && optopt != 'h') {
+        const char letter[] = { (char)optopt, 0 }, *text = elsewhere(command->name, letter);
+        return args_mistake(
+            command->name, "unknown option '-%s' of 'sherd %s'%s", letter, command->name, text ? text : "");
+    }
     return unknown_option(command, word);
 }
 
@@ -243,11 +238,31 @@ static int take_operands(const struct command *command, int n, char **words, con
     return -1;
 }
 
+/* Options as variables: --node-rank is PET_NODE_RANK where the prefix is PET_. -1 to go on. */
+static int take_variables(const struct command *command)
+{
+    char name[80], shown[160];
+    int code = -1;
+    for (int i = 0; i < command->n_args && command->variables && code < 0; i++) {
+        struct arg arg = command->args[i];
+        int at = snprintf(name, sizeof(name), "%s%s", command->variables, arg.name);
+        for (int k = 0; k < at; k++)
+            name[k] = name[k] == '-' ? '_' : (char)toupper((unsigned char)name[k]);
+        const char *value = getenv(name);
+        if (!value || !value[0] || (arg.kind == ARG_FLAG && strcmp(value, "0") == 0))
+            continue;
+        snprintf(shown, sizeof(shown), "%s, by %s", arg.name, name);
+        arg.name = shown;
+        code = take(command, &arg, value);
+    }
+    return code;
+}
+
 int args_parse(const struct command *command, int argc, char **argv, const char **operands)
 {
     struct option options[MAX_ARGS + 3] = { 0 };
     char letters[4 + 2 * MAX_ARGS] = "+:h";
-    int n = command->n_args, n_letters = 3, which, code = -1;
+    int n = command->n_args, n_letters = 3, which, code = take_variables(command);
     for (int i = 0; i < n; i++) {
         const struct arg *arg = &command->args[i];
         int has = arg->kind == ARG_FLAG ? no_argument : arg->bare ? optional_argument : required_argument;

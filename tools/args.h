@@ -50,6 +50,7 @@ struct command {
     int n_args;
     int *rest; /* where the place of the first operand in argv goes; options after it are not ours. NULL = all
                   are */
+    const char *variables; /* begins the names of variables that give options, as "PET_"; NULL = none do */
 };
 
 /* Parses argv[1..]; operands[0..max_operands) are borrowed from argv, NULL where absent. Returns -1 to go on,

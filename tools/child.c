@@ -55,6 +55,10 @@ static int set_environment(
     bad |= set_number("RANK", place->first + local) || set_number("WORLD_SIZE", place->world);
     bad |= set_number("LOCAL_RANK", local) || set_number("LOCAL_WORLD_SIZE", desc->ranks);
     bad |= set_number("GROUP_RANK", place->node) || set_number("GROUP_WORLD_SIZE", nodes);
+    bad |= set_number("ROLE_RANK", place->first + local) || set_number("ROLE_WORLD_SIZE", place->world);
+    bad |= setenv("ROLE_NAME", desc->role ? desc->role : "default", 1);
+    bad |=
+        setenv("TORCHELASTIC_USE_AGENT_STORE", "False", 1); /* rank 0 of a PyTorch program listens itself */
     bad |= set_number("NODE_RANK", place->node) || set_number("TORCHELASTIC_RESTART_COUNT", place->attempt);
     bad |= set_number("TORCHELASTIC_MAX_RESTARTS", desc->restarts);
     bad |=
@@ -87,13 +91,48 @@ static int is_of_sherd(const char *program)
            strcmp(program, "bench") == 0 || (dot && strcmp(dot, ".yaml") == 0);
 }
 
+#define LOCAL_RANK "${local_rank}"
+
+/* The word with the rank's number wherever it asks for it; the word itself where it does not. */
+static char *with_rank(char *word, int local)
+{
+    char number[16], *at = strstr(word, LOCAL_RANK), *out;
+    size_t used = 0;
+    if (!at)
+        return word;
+    snprintf(number, sizeof(number), "%d", local);
+    out = malloc(strlen(word) + 1); /* a number is shorter than what it stands for */
+    for (; out && at; word = at + strlen(LOCAL_RANK), at = strstr(word, LOCAL_RANK))
+        used += (size_t)sprintf(out + used, "%.*s%s", (int)(at - word), word, number);
+    if (out)
+        strcpy(out + used, word);
+    return out;
+}
+
+/* The arguments of one rank, after `name` where there is one; ended by NULL. */
+static char **words_of(const struct launch_desc *desc, int local, char *name)
+{
+    int n = 0, at = 0;
+    while (desc->argv[n])
+        n++;
+    char **all = calloc((size_t)n + 2, sizeof(*all));
+    if (!all)
+        return NULL;
+    if (name)
+        all[at++] = name;
+    for (int i = 0; i < n; i++)
+        if (!(all[at++] = with_rank(desc->argv[i], local)))
+            return NULL; /* the process ends */
+    return all;
+}
+
 /* In the child. Its own session keeps the terminal's signals with the launcher, who passes them on once; the
  * kernel ends it with the launcher even if that is killed. Never returns. */
 static void become_rank(const struct child *child, const struct launch_desc *desc,
     const struct launch_place *place, int local, const struct ends *ends, const sigset_t *before,
     pid_t launcher)
 {
-    char self[] = "/proc/self/exe", *argv[2] = { program_invocation_short_name, NULL };
+    char self[] = "/proc/self/exe";
     setsid();
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != launcher)
         _exit(EXIT_FAILED);
@@ -103,21 +142,15 @@ static void become_rank(const struct child *child, const struct launch_desc *des
             _exit(EXIT_FAILED);
     if (fcntl(ends->words[1], F_SETFD, 0) != 0 || set_environment(desc, place, local, ends->words[1]) != 0)
         _exit(EXIT_FAILED);
-    if (desc->own) {
-        int n = 0;
-        while (desc->argv[n])
-            n++;
-        char **all = calloc((size_t)n + 2, sizeof(*all));
-        if (!all)
-            _exit(EXIT_FAILED);
-        all[0] = argv[0];
-        memcpy(all + 1, desc->argv, (size_t)n * sizeof(*all));
-        execv(self, all);
-    } else {
-        execvp(desc->argv[0], desc->argv);
-    }
+    char **words = words_of(desc, local, desc->own ? program_invocation_short_name : NULL);
+    if (!words)
+        _exit(EXIT_FAILED);
+    if (desc->own)
+        execv(self, words);
+    else
+        execvp(words[0], words);
     char text[512];
-    const char *why = strerror(errno), *program = desc->own ? "this program" : desc->argv[0];
+    const char *why = strerror(errno), *program = desc->own ? "this program" : words[0];
     snprintf(text, sizeof(text), "'%s' cannot be started: %s%s", program, why,
         is_of_sherd(program) ? "; put sherd before it: sherd launch [options] sherd train CONFIG" : "");
     launch_tell(text);

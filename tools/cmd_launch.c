@@ -21,7 +21,8 @@
 
 struct launch_options {
     int standalone, no_python, module;
-    const char *nnodes, *per_node, *endpoint, *id, *backend, *conf, *logs, *redirects, *tee, *master;
+    const char *nnodes, *per_node, *endpoint, *id, *backend, *conf, *logs, *redirects, *tee, *master, *role,
+        *method;
     int64_t node_rank, restarts, master_port;
     double grace, silent, interval;
     char host[256], module_name[256];
@@ -159,6 +160,9 @@ static int read_conf(const struct launch_options *o, struct launch_desc *desc)
 static int read_streams(const struct launch_options *o, struct launch_desc *desc)
 {
     int64_t only = 0, both = 0;
+    if (strchr(o->redirects, ':') || strchr(o->tee, ':'))
+        return args_mistake(
+            NAME, "-r and -t take one number here, for all ranks; 3 keeps both streams of each");
     int code = whole("redirects", o->redirects, 0, 3, &only);
     if (code < 0)
         code = whole("tee", o->tee, 0, 3, &both);
@@ -188,6 +192,8 @@ static int read_program(struct launch_options *o, int n, char **words, struct la
 {
     static char python[] = "python3", unbuffered[] = "-u", m[] = "-m";
     int at = 0;
+    if (o->module && o->no_python)
+        return args_mistake(NAME, "a module is run by python3: -m and --no-python exclude each other");
     if (n + 4 > MOST_WORDS)
         return args_mistake(NAME, "the program has more than %d arguments", MOST_WORDS - 4);
     desc->own = !o->module && is_self(words[0]);
@@ -212,6 +218,7 @@ static int start(struct launch_options *o, int n, char **words)
         .restarts = (int)o->restarts,
         .address = o->master,
         .port = (int)o->master_port,
+        .role = o->role,
         .nodes = { .id = strcmp(o->id, "none") == 0 ? "" : o->id, .join = 900, .silent = o->silent } };
     struct sherd_world world;
     int code = sherd_world_from_env(&world) == SHERD_OK ? -1 : out_refuse("%s", sherd_error());
@@ -247,6 +254,7 @@ int cmd_launch(int argc, char **argv)
         .conf = "",
         .redirects = "0",
         .tee = "0",
+        .role = "default",
         .node_rank = -1,
         .grace = 30,
         .silent = 15 };
@@ -279,10 +287,15 @@ int cmd_launch(int argc, char **argv)
             "MASTER_PORT for the ranks (default: one that is free)", .min = 1, .max = 65535 },
         { "module", ARG_FLAG, &o.module, NULL, "PROGRAM is a module of Python", .letter = 'm' },
         { "no-python", ARG_FLAG, &o.no_python, NULL, "run PROGRAM itself even if it ends in .py" },
+        { "role", ARG_TEXT, &o.role, "NAME", "ROLE_NAME of the ranks (default: default)" },
+        { "start-method", ARG_TEXT, &o.method, "NAME",
+            "for scripts of torchrun; ranks are programs of their own" },
         { "monitor-interval", ARG_REAL, &o.interval, "S",
             "for scripts of torchrun; ranks are watched without one", .min = 0, .max = 1e6 },
         { "grace", ARG_REAL, &o.grace, "SECONDS",
             "how long the other ranks may take to end after one has\nfailed (default 30)", .min = 0,
+            .max = 86400 },
+        { "shutdown-timeout", ARG_REAL, &o.grace, "SECONDS", "torchrun's name for --grace", .min = 0,
             .max = 86400 },
         { "silence", ARG_REAL, &o.silent, "SECONDS",
             "a host that is not heard for so long is given up (default 15)", .min = 2, .max = 86400 },
@@ -291,12 +304,13 @@ int cmd_launch(int argc, char **argv)
         "Starts PROGRAM, with the arguments that follow it, as ranks of one job.",
         "The options stand before PROGRAM, and are those of torchrun. 'sherd launch ... sherd train CONFIG' runs\n"
         "this very program; a PROGRAM that ends in .py is run by python3. Every rank gets RANK, WORLD_SIZE,\n"
-        "LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the like.\n\n"
+        "LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the like; ${local_rank} in its arguments is\n"
+        "the rank's number on its host. PET_NNODES and the like give options, as to torchrun; the command line wins.\n\n"
         "SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed on to the ranks; a second SIGINT, SIGTERM or SIGHUP, a second\n"
         "or more later, ends them at once. When one rank fails all are ended, on all hosts, and its reason is shown last.\n\n"
         "Exit status: 0 done, 75 stopped on request after saving, 128 + n ended by signal n, 2 wrong command line,\n"
         "otherwise that of the rank that failed first. 2 is never tried again.",
-        args, COUNT_OF(args), &rest };
+        args, COUNT_OF(args), &rest, "PET_" };
     straighten(argc, argv);
     int code = args_parse(&command, argc, argv, &program);
     return code >= 0 ? code : start(&o, argc - rest, argv + rest);

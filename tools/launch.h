@@ -33,13 +33,14 @@ struct launch_desc {
     int only_logged;     /* 1 = standard output, 2 = standard error of the ranks goes to its file alone */
     const char *address; /* given to the ranks as MASTER_ADDR and MASTER_PORT; NULL and 0 = chosen */
     int port;
+    const char *role; /* ROLE_NAME of the ranks; NULL = default */
     struct launch_nodes nodes;
 };
 
 /* Runs the program once for every rank, with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK,
- * MASTER_ADDR, MASTER_PORT, SHERD_JOB and the like set, and waits for all. Returns the exit code: 0, 75
- * (stopped on request), the code of the rank that failed first (never 3, which is a rank's), or 128 + signal.
- * No rank outlives this process, however it ends. */
+ * MASTER_ADDR, MASTER_PORT, SHERD_JOB and the like set, ${local_rank} in argv replaced, and waits for all.
+ * Returns the exit code: 0, 75 (stopped on request), the code of the rank that failed first (never 3, which
+ * is a rank's), or 128 + signal. No rank outlives this process, however it ends. */
 int launch_job(const struct launch_desc *desc);
 
 /* Called by a rank: hands its last words to the launcher, if there is one (SHERD_ERROR_FD). Returns 1 if they

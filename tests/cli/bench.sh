@@ -96,7 +96,9 @@ run 2 bench all -b
 has err "--minbytes needs a value"
 run 2 bench all -e -5
 run 2 bench all -x
-has err "unknown option '-x' of 'sherd bench'"
+has err "unknown option '-x' of 'sherd bench'; nccl-tests has it, and it has no meaning here"
+run 2 bench all_reduce -g 8
+has err "unknown option '-g' of 'sherd bench'; a rank has one GPU: --ranks N"
 run 2 bench all -b 2K -e 1K
 has err "--minbytes 2K is more than --maxbytes 1K"
 run 2 bench all -e 1M

@@ -82,6 +82,29 @@ run 0 launch --nproc-per-node 2 bash -c 'sleep 300 & echo $! >pids-$RANK'
 read -r -a ranks < <(cat pids-0 pids-1 | tr '\n' ' ')
 gone
 
+# torchrun's variables, its word in arguments, and what ranks of PyTorch look for.
+export PET_NPROC_PER_NODE=2 PET_STANDALONE=1 PET_NODE_RANK=0 PET_ROLE=trainer
+run 0 launch --no-python sh -c \
+    'echo "${local_rank}:$1 $ROLE_NAME $ROLE_RANK/$ROLE_WORLD_SIZE $TORCHELASTIC_USE_AGENT_STORE"' - 'a${local_rank}b${local_rank}'
+has out "0:a0b0 trainer 0/2 False"
+has out "1:a1b1 trainer 1/2 False"
+run 0 launch --nproc-per-node 1 --start-method spawn --shutdown-timeout 5 sh -c 'echo world $WORLD_SIZE'
+has out "world 1"
+export PET_NODE_RANK=x
+run 2 launch true
+has err "--node-rank, by PET_NODE_RANK: 'x' is not a whole number"
+unset PET_NPROC_PER_NODE PET_STANDALONE PET_NODE_RANK PET_ROLE
+run 2 launch -m --no-python json
+has err "-m and --no-python exclude each other"
+run 2 launch -r 0:3,1:2 --log-dir logs true
+has err "-r and -t take one number here, for all ranks"
+run 2 launch --local-ranks-filter 0 true
+has err "unknown option '--local-ranks-filter' of 'sherd launch'; all ranks are shown"
+run 2 launch --num_processes 2 true
+has err "here it is --nproc-per-node"
+run 2 launch --hostfile hosts true
+has err "start 'sherd launch' on every host"
+
 # The world is told to any program; its output is kept by rank, and the end of it shown where it gives no reason.
 run 7 launch --nproc_per_node=3 --log-dir logs sh -c 'echo "out $RANK of $WORLD_SIZE, $LOCAL_RANK at $MASTER_ADDR"
     echo "err $RANK" >&2; [ "$RANK" -ne 2 ] || { sleep 0.7; exit 7; }; sleep 100'
