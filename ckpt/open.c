@@ -24,7 +24,7 @@ int ckpt_manifest_text(char **text, size_t *bytes, const char *path)
     st = file_size(&size, file); /* a folder that cannot be looked into may well have one */
     if (st == SHERD_ENOTFOUND)
         SHERD_TRY_OUT(SHERD_FAIL(SHERD_ENOTFOUND,
-            "%s: no " CKPT_MANIFEST ": not a checkpoint, or a save that was "
+            "%s: no " CKPT_MANIFEST ": not a checkpoint (a step of a run), or a save that was "
             "not finished",
             path));
     SHERD_TRY_OUT(st);

@@ -31,7 +31,9 @@ static int check_world(const struct sherd_world *world)
         return SHERD_FAIL(SHERD_EINVAL, "local rank %d of %d on this host, in a world of %d",
             world->local_rank, world->local_size, world->size);
     if (world->size > 1 && (!world->job[0] || !memchr(world->job, '\0', sizeof(world->job))))
-        return SHERD_FAIL(SHERD_EINVAL, "the job of %d ranks has no name", world->size);
+        return SHERD_FAIL(SHERD_EINVAL,
+            "a job of %d ranks has no name: world.job must be the same text on all of them; sherd_world_from_env fills it in",
+            world->size);
     return SHERD_OK;
 }
 

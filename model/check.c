@@ -93,6 +93,12 @@ static float drawn_std(const struct sherd_param *p)
     return 1.0f / sqrtf((float)fan);
 }
 
+/* Says which layer's function it was that failed. */
+static int named(const struct trial *t, const char *function, int st)
+{
+    return st == SHERD_OK ? st : status_context(st, "%s of layer '%s'", function, t->layer->name);
+}
+
 /* Not the initial values: ones and zeros would hide mistakes. */
 static int add_tensor(struct trial *t, const char *name, int64_t n, float std, float mean, int frozen)
 {
@@ -106,8 +112,10 @@ static int add_tensor(struct trial *t, const char *name, int64_t n, float std, f
     for (int64_t i = 0; i < n; i++)
         v->value[i] += mean;
     SHERD_TRY(take_device(t, &v->dev, (size_t)n * sizeof(float)));
-    if (!frozen)
-        SHERD_TRY(take_device(t, &v->dev_grad, (size_t)n * sizeof(float)));
+    if (!frozen) {
+        SHERD_TRY(take_device(t, &v->dev_grad, (size_t)n * sizeof(float) + GUARD_BYTES));
+        SHERD_TRY(fill(t, v->dev_grad, (size_t)n * sizeof(float) + GUARD_BYTES, UNSET));
+    }
     return copy(t, v->dev, v->value, (size_t)n * sizeof(float));
 }
 
@@ -183,7 +191,7 @@ static int open_trial(
     t->plan.in = *in;
     t->plan.type = SHERD_F32;
     t->plan.device = t->dev->ops->kind;
-    SHERD_TRY(layer->ops->sizes(layer->arg, &t->plan, &t->sizes));
+    SHERD_TRY(named(t, "sizes", layer->ops->sizes(layer->arg, &t->plan, &t->sizes)));
     SHERD_TRY(check_sizes(t));
     SHERD_TRY(sherd_queue_create(&t->queue, t->dev, SHERD_QUEUE_COMPUTE));
     t->run = (struct sherd_run){ .queue = t->queue,
@@ -209,7 +217,7 @@ static int open_trial(
         size_t bytes = (size_t)t->y_elems * sizeof(float);
         SHERD_TRY(take_floats(t, &t->y, t->y_elems));
         SHERD_TRY(take_floats(t, &t->dy, t->y_elems));
-        SHERD_TRY(take_device(t, &t->run.y, bytes));
+        SHERD_TRY(take_device(t, &t->run.y, bytes + GUARD_BYTES));
         SHERD_TRY(take_device(t, &t->dev_dy, bytes));
         rng_normal(t->dy, t->y_elems, t->seed, rng_stream("check/dy"), 0, 1.0f);
         SHERD_TRY(copy(t, t->dev_dy, t->dy, bytes));
@@ -238,8 +246,8 @@ static int run_forward(struct trial *t, enum sherd_mode mode)
     SHERD_TRY(fill(t, t->run.scratch, t->sizes.scratch_bytes + GUARD_BYTES, UNSET));
     SHERD_TRY(fill(t, t->run.loss_sum, sizeof(double), 0));
     if (t->run.y)
-        SHERD_TRY(fill(t, t->run.y, (size_t)t->y_elems * sizeof(float), UNSET));
-    return t->layer->ops->forward(&t->run);
+        SHERD_TRY(fill(t, t->run.y, (size_t)t->y_elems * sizeof(float) + GUARD_BYTES, UNSET));
+    return named(t, "forward", t->layer->ops->forward(&t->run));
 }
 
 static int run_backward(struct trial *t)
@@ -247,11 +255,11 @@ static int run_backward(struct trial *t)
     if (t->plan.recompute == SHERD_RECOMPUTE_BLOCK && !t->is_last) {
         SHERD_TRY(fill(t, t->run.saved, t->sizes.saved_bytes + GUARD_BYTES, UNSET));
         t->run.again = 1;
-        SHERD_TRY(t->layer->ops->forward(&t->run));
+        SHERD_TRY(named(t, "forward", t->layer->ops->forward(&t->run)));
         t->run.again = 0;
     }
     SHERD_TRY(fill(t, t->run.scratch, t->sizes.scratch_bytes + GUARD_BYTES, UNSET));
-    return t->layer->ops->backward(&t->run);
+    return named(t, "backward", t->layer->ops->backward(&t->run));
 }
 
 /* The objective after a run, and its size: what its terms amount to without their signs. */
@@ -281,15 +289,15 @@ static int read_objective(struct trial *t, double *out, double *size)
     return SHERD_OK;
 }
 
-static int check_guard(struct trial *t, const void *region, size_t bytes, const char *what)
+/* What lies behind a region is as it was filled. `what` ends a sentence. */
+static int check_guard(struct trial *t, const void *region, size_t bytes, const char *what, const char *name)
 {
     unsigned char guard[GUARD_BYTES];
     SHERD_TRY(copy(t, guard, (const char *)region + bytes, sizeof(guard)));
     for (size_t i = 0; i < sizeof(guard); i++) {
         if (guard[i] != UNSET)
-            return SHERD_FAIL(SHERD_EINVAL,
-                "layer '%s': writes past the %zu bytes of %s that its sizes() asks for", t->layer->name,
-                bytes, what);
+            return SHERD_FAIL(SHERD_EINVAL, "layer '%s': writes past the %zu bytes of %s%s", t->layer->name,
+                bytes, what, name);
     }
     return SHERD_OK;
 }
@@ -321,6 +329,7 @@ static int settle(struct trial *t)
  * added to (dw) and overwritten (dx). The first time dw is zero, or unset for layers that heed run->fresh. */
 static int run_gradients(struct trial *t)
 {
+    static const char asked[] = " that its sizes() asks for";
     for (int i = 0; i < t->n_tensors; i++) {
         struct tensor *v = &t->tensors[i];
         int zero = i < t->n_params && !t->run.fresh;
@@ -348,8 +357,15 @@ static int run_gradients(struct trial *t)
                     t->layer->name, i < t->n_params ? "add to" : "overwrite", v->name);
         }
     }
-    SHERD_TRY(check_guard(t, t->run.saved, t->sizes.saved_bytes, "saved"));
-    return check_guard(t, t->run.scratch, t->sizes.scratch_bytes, "scratch");
+    for (int i = 0; i < t->n_tensors; i++) {
+        struct tensor *v = &t->tensors[i];
+        if (v->dev_grad)
+            SHERD_TRY(check_guard(t, v->dev_grad, (size_t)v->n * sizeof(float), "the gradient of ", v->name));
+    }
+    if (t->run.y)
+        SHERD_TRY(check_guard(t, t->run.y, (size_t)t->y_elems * sizeof(float), "y", ""));
+    SHERD_TRY(check_guard(t, t->run.saved, t->sizes.saved_bytes, "saved", asked));
+    return check_guard(t, t->run.scratch, t->sizes.scratch_bytes, "scratch", asked);
 }
 
 /* ---- differences ---- */

@@ -116,17 +116,8 @@ static int check_keep_best(const struct sherd_config *c)
     return SHERD_OK;
 }
 
-int config_settle(struct sherd_config *c)
+static int check_formats(const struct sherd_config *c)
 {
-    SHERD_TRY(settle_auto(c));
-    SHERD_TRY(foreign_settle(c));
-    SHERD_TRY(check_whole(c, "schedule.warmup", c->schedule.warmup));
-    SHERD_TRY(check_whole(c, "schedule.decay", c->schedule.decay));
-    if (c->batch.seq > c->model.context)
-        return CONFIG_FAIL(c, "batch.seq",
-            "%lld tokens are more than model.context %lld; set model.context to %lld, or batch.seq to %lld or less",
-            (long long)c->batch.seq, (long long)c->model.context, (long long)c->batch.seq,
-            (long long)c->model.context);
     if (c->dtype.master == SHERD_MASTER_SPLIT && c->dtype.param != SHERD_BF16)
         return CONFIG_FAIL(c, "dtype.master",
             "split masters are what bf16 weights lack; set dtype.param to bf16 too, or leave dtype.master out: f32 "
@@ -141,6 +132,45 @@ int config_settle(struct sherd_config *c)
             "%.10g is above the first scale, 2 to the power of %lld (dtype.initial_scale_power); lower the one or "
             "raise the other",
             c->dtype.min_loss_scale, (long long)c->dtype.initial_scale_power);
+    return SHERD_OK;
+}
+
+static int check_fall(const struct sherd_config *c)
+{
+    if (c->schedule.kind == SHERD_LR_WSD && c->schedule.decay <= 0)
+        return CONFIG_FAIL(c, "schedule.kind",
+            "wsd ends in a fall, but schedule.decay is 0; set it to a number of steps, or use constant");
+    return SHERD_OK;
+}
+
+int config_check_filled(const struct sherd_config *c)
+{
+    static const char *const sections[] = { "run", "shard", "dtype", "batch", "optim", "schedule", "train",
+        "check" };
+    if (!c->optim.name)
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "the config holds nothing: begin with sherd_config_default or sherd_config_load, then change what is to "
+            "be another");
+    for (size_t s = 0; s < ARRAY_LEN(sections); s++)
+        for (int i = 0; i < key_count(); i++)
+            if (key_in_section(key_at(i), sections[s]))
+                SHERD_TRY(key_check(key_at(i), c));
+    SHERD_TRY(check_formats(c));
+    return check_fall(c);
+}
+
+int config_settle(struct sherd_config *c)
+{
+    SHERD_TRY(settle_auto(c));
+    SHERD_TRY(foreign_settle(c));
+    SHERD_TRY(check_whole(c, "schedule.warmup", c->schedule.warmup));
+    SHERD_TRY(check_whole(c, "schedule.decay", c->schedule.decay));
+    if (c->batch.seq > c->model.context)
+        return CONFIG_FAIL(c, "batch.seq",
+            "%lld tokens are more than model.context %lld; set model.context to %lld, or batch.seq to %lld or less",
+            (long long)c->batch.seq, (long long)c->model.context, (long long)c->batch.seq,
+            (long long)c->model.context);
+    SHERD_TRY(check_formats(c));
     if (c->train.steps == 0 && c->train.epochs == 0)
         return CONFIG_FAIL(
             c, "train.steps", "train.steps and train.epochs are both 0, so there is nothing to do; set one");
@@ -148,9 +178,7 @@ int config_settle(struct sherd_config *c)
         return CONFIG_FAIL(c, "train.epochs",
             "train.steps is %lld and train.epochs is %lld, but only one can end the run; remove one or set it to 0",
             (long long)c->train.steps, (long long)c->train.epochs);
-    if (c->schedule.kind == SHERD_LR_WSD && c->schedule.decay <= 0)
-        return CONFIG_FAIL(c, "schedule.kind",
-            "wsd ends in a fall, but schedule.decay is 0; set it to a number of steps, or use constant");
+    SHERD_TRY(check_fall(c));
     SHERD_TRY(check_data(c));
     SHERD_TRY(check_keep_best(c));
     return c->train.steps > 0 ? config_check_steps(c, c->train.steps) : SHERD_OK;

@@ -21,6 +21,9 @@ struct key;
 int config_derive_batch(struct sherd_config *config, int world);
 /* What only training needs: ECONFIG without data.train, or with evaluations but no data.val. */
 int config_check_train(const struct sherd_config *config);
+/* What a program may have filled in by itself: every value of run, shard, dtype, batch, optim, schedule,
+ * train and check by its range, and what number formats must be together. ECONFIG names the key. */
+int config_check_filled(const struct sherd_config *config);
 /* What the schedule needs of the number of steps, ECONFIG otherwise: for runs by epochs, whose steps are
  * known only when the data is; when train.steps is given, reading has checked it. */
 int config_check_steps(const struct sherd_config *config, int64_t steps);

@@ -171,10 +171,18 @@ static int hosts_of(const struct sherd_world *world)
     return (world->size + world->local_size - 1) / world->local_size;
 }
 
+static int check_desc(const struct sherd_engine_desc *desc)
+{
+    const char *missing = !desc->config ? "config" : !desc->model ? "model" : !desc->device ? "device" : NULL;
+    return missing ? SHERD_FAIL(SHERD_EINVAL, "an engine needs config, model and device; %s is NULL", missing)
+                   : SHERD_OK;
+}
+
 int sherd_engine_create_blank(struct sherd_engine **out, const struct sherd_engine_desc *desc)
 {
     int st = SHERD_OK;
     *out = NULL;
+    SHERD_TRY(check_desc(desc));
     struct sherd_engine *e = mem_zalloc(1, sizeof(*e));
     if (!e) /* the others are on their way to the first agreement */
         return desc->comm ? comm_agree(desc->comm, SHERD_ENOMEM) : SHERD_ENOMEM;
@@ -239,6 +247,8 @@ int sherd_engine_create(struct sherd_engine **out, const struct sherd_engine_des
 
 int engine_check_weights(const struct sherd_engine *e)
 {
+    if (!e)
+        return SHERD_FAIL(SHERD_EINVAL, "the engine is NULL: was it made, and its status looked at?");
     return e->blank ? SHERD_FAIL(SHERD_EINVAL,
                           "the engine was made without weights: load a checkpoint, or import a model, first")
                     : SHERD_OK;
@@ -388,10 +398,10 @@ int sherd_engine_eval(
 
 int sherd_engine_logits(struct sherd_engine *e, const struct sherd_batch *batch, float *logits)
 {
+    SHERD_TRY(engine_check_weights(e));
     int64_t vocab = e->plan.spec->vocab;
     if (vocab == 0)
         return SHERD_FAIL(SHERD_EUNSUPPORTED, "this model has no vocabulary, so it has no logits");
-    SHERD_TRY(engine_check_weights(e));
     SHERD_TRY(step_check_batch(e, batch, 0));
     size_t bytes = (size_t)(batch->batch * e->plan.seq * vocab) * sizeof(float);
     void *dev = NULL;

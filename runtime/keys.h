@@ -78,6 +78,9 @@ const char *key_suggest(const char *path);
  * *line is then the line of the fault. */
 int key_set(const struct key *key, struct sherd_config *config, const struct yaml_node *value,
     struct arena *arena, int *line);
+/* Whether the field holds what the key may be, for a config that a program has filled in: ECONFIG "key: must
+ * be ..., not ...". Texts of free choice are not looked at. */
+int key_check(const struct key *key, const struct sherd_config *config);
 int key_set_default(const struct key *key, struct sherd_config *config, struct arena *arena);
 /* Appends the value of the field as it would stand in a file. */
 void key_print(const struct key *key, const struct sherd_config *config, struct text *out);

@@ -142,6 +142,8 @@ static int may_land(const struct sherd_config *c, const char *device, int hosts)
 int plan_init(struct plan *p, const struct sherd_config *c, const struct sherd_model *model,
     const char *device, int world, int hosts)
 {
+    *p = (struct plan){ 0 };
+    SHERD_TRY(config_check_filled(c));
     *p = (struct plan){ .spec = sherd_model_spec_of(model),
         .stage = stage_find((int)c->shard.stage),
         .optim = optim_find(c->optim.name),
@@ -151,11 +153,6 @@ int plan_init(struct plan *p, const struct sherd_config *c, const struct sherd_m
         .batch = c->batch.micro,
         .accum = c->batch.accum,
         .seq = c->batch.seq };
-    if (!p->stage)
-        return SHERD_FAIL(SHERD_ECONFIG, "shard.stage: %lld is no stage, use 0 to %d",
-            (long long)c->shard.stage, SHERD_STAGES - 1);
-    if (!p->optim)
-        return SHERD_FAIL(SHERD_ECONFIG, "optim.name: there is no optimizer '%s'", c->optim.name);
     if (p->batch < 1 || p->seq < 1)
         return SHERD_FAIL(SHERD_ECONFIG,
             "batch.micro and batch.seq must be at least 1 (they are %lld and %lld)", (long long)p->batch,

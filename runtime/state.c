@@ -356,11 +356,18 @@ static int begin_copies(struct sherd_engine *e)
     return sherd_event_wait(ckpt_saver_queue(e->saver), e->ended);
 }
 
+static int check_folder(const char *dir)
+{
+    return dir && dir[0] ? SHERD_OK
+                         : SHERD_FAIL(SHERD_EINVAL, "the folder to save in, or to read, has no name");
+}
+
 int engine_save_start(struct sherd_engine *e, const struct engine_save *save)
 {
     struct shard_view *views = NULL;
     int n = 0;
     SHERD_TRY(engine_check_weights(e));
+    SHERD_TRY(check_folder(save->dir));
     SHERD_TRY(sherd_engine_save_wait(e));
     int st = graph_flush(e);
     if (st == SHERD_OK)
@@ -431,6 +438,7 @@ static int load(struct sherd_engine *e, const char *path)
 {
     struct shard_view *views;
     struct ckpt_job job;
+    SHERD_TRY(check_folder(path));
     int st = begin_reading(e, "load", &views, &job);
     if (st == SHERD_OK)
         st = ckpt_load(&job, path);
@@ -471,6 +479,7 @@ int sherd_engine_import(struct sherd_engine *e, const char *dir, uint64_t *bytes
 {
     struct shard_view *views;
     struct ckpt_job job;
+    SHERD_TRY(check_folder(dir));
     int st = begin_reading(e, "import", &views, &job);
     if (st == SHERD_OK)
         st = ckpt_import(&job, dir);

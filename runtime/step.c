@@ -340,7 +340,9 @@ int step_micro(struct sherd_engine *e, enum program_list list, const struct sher
 
 int step_check_batch(const struct sherd_engine *e, const struct sherd_batch *b, int index)
 {
-    if (b->batch < 0 || b->batch > e->plan.batch || (b->batch && (!b->tokens || !b->targets)))
+    if (b->batch > 0 && (!b->tokens || !b->targets))
+        return SHERD_FAIL(SHERD_EINVAL, "micro-batch %d has no %s", index, b->tokens ? "targets" : "tokens");
+    if (b->batch < 0 || b->batch > e->plan.batch)
         return SHERD_FAIL(SHERD_EINVAL,
             "micro-batch %d has %lld sequences, 0 to batch.micro = %lld are possible", index,
             (long long)b->batch, (long long)e->plan.batch);
@@ -503,11 +505,11 @@ int sherd_engine_step(
     struct sherd_engine *e, const struct sherd_batch *micro, int n_micro, struct sherd_step_stats *stats)
 {
     double started = clock_seconds();
-    if (n_micro < 1)
+    SHERD_TRY(engine_check_weights(e));
+    SHERD_TRY(plan_check_trained(&e->plan));
+    if (n_micro < 1 || !micro)
         return SHERD_FAIL(
             SHERD_EINVAL, "a step needs at least one micro-batch (of zero sequences, if need be)");
-    SHERD_TRY(plan_check_trained(&e->plan));
-    SHERD_TRY(engine_check_weights(e));
     if (e->plan.accum == 1 && n_micro > 1)
         return SHERD_FAIL(SHERD_EINVAL,
             "%d micro-batches; this engine has memory for one a step, as batch.accum says: set it to the number of "

@@ -408,6 +408,8 @@ static int end_save(struct run *r, int st)
 
 int sherd_train(const struct sherd_train_desc *desc)
 {
+    if (!desc->config || !desc->device)
+        return SHERD_FAIL(SHERD_EINVAL, "a run needs a config and a device; one of them is NULL");
     struct run r = { .desc = desc,
         .config = *desc->config,
         .rank = desc->comm ? sherd_comm_rank(desc->comm) : 0,

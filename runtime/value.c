@@ -340,3 +340,51 @@ void key_print(const struct key *key, const struct sherd_config *config, struct 
         break;
     }
 }
+
+static int may_be(const struct key *key, const void *field)
+{
+    const char *const *s = field;
+    int64_t i;
+    double d;
+    switch (key->type) {
+    case KEY_INT:
+        i = *(const int64_t *)field;
+        return (i == 0 && key->flags & KEY_ZERO) || (i == KEY_UNSET && key->flags & KEY_AUTO) ||
+               in_range(key, (double)i);
+    case KEY_REAL:
+    case KEY_SECONDS:
+        d = *(const double *)field;
+        return (d == 0 && zero_word(key)) || in_range(key, d);
+    case KEY_CHOICE:
+        for (const struct key_choice *c = key->choices; c->name; c++)
+            if (c->value == *(const int *)field)
+                return 1;
+        return 0;
+    case KEY_TEXT:
+        return *s && (!key_word(key, 0) || word_find(key, *s) >= 0);
+    case KEY_BOOL:
+    case KEY_TEXTS:
+        break;
+    }
+    return 1;
+}
+
+int key_check(const struct key *key, const struct sherd_config *config)
+{
+    struct text must = { 0 }, is = { 0 };
+    char *a = NULL, *b = NULL;
+    if (may_be(key, field_in(key, config)))
+        return SHERD_OK;
+    say_allowed(key, &must);
+    if (key->type == KEY_CHOICE)
+        text_add(&is, "%d", *(const int *)field_in(key, config));
+    else
+        key_print(key, config, &is);
+    int st = text_take(&must, &a);
+    SHERD_KEEP(st, text_take(&is, &b));
+    if (st == SHERD_OK)
+        st = SHERD_FAIL(SHERD_ECONFIG, "%s: must be %s, not %s", key->path, a, b);
+    mem_free(a);
+    mem_free(b);
+    return st;
+}

@@ -91,6 +91,9 @@ enum mistake {
     EVAL_DIFFERS,
     PAST_SCRATCH,
     PAST_SAVED,
+    PAST_Y,
+    PAST_DW,
+    FAILS,
     MISTAKES
 };
 enum { FC_W = 8, FC_B = 9, WIDTH = 12, FC_ELEMS = WIDTH * 4 * WIDTH };
@@ -118,6 +121,10 @@ static int wrong_forward(struct sherd_run *run)
         ((float *)run->y)[3] = NAN;
     if (mistake == EVAL_DIFFERS && run->mode == SHERD_EVAL)
         ((float *)run->y)[3] += 1.0f;
+    if (mistake == PAST_Y)
+        ((float *)run->y)[run->in.batch * run->in.seq * WIDTH] = 1.0f;
+    if (mistake == FAILS)
+        return sherd_fail(SHERD_EINVAL, "a reason");
     if (mistake == PAST_SAVED)
         ((char *)run->saved)[sizes.saved_bytes] = 1;
     return SHERD_OK;
@@ -149,6 +156,8 @@ static int wrong_backward(struct sherd_run *run)
         dx[i] *= 1.03f;
     for (int64_t i = 0; i < x_elems && mistake == ADDS_TO_DX; i++)
         dx[i] += isnan(dx_before[i]) ? 0 : dx_before[i];
+    if (mistake == PAST_DW)
+        fc[FC_ELEMS] = 1.0f;
     if (mistake == PAST_SCRATCH)
         ((char *)run->scratch)[sizes.scratch_bytes + 200] = 1;
     return SHERD_OK;
@@ -171,6 +180,9 @@ static void mistakes_are_named(void **state)
         [EVAL_DIFFERS] = "layer 'block0': a weighted sum of y differs between TRAIN",
         [PAST_SCRATCH] = "layer 'block0': writes past the",
         [PAST_SAVED] = "layer 'block0': writes past the",
+        [PAST_Y] = "bytes of y",
+        [PAST_DW] = "bytes of the gradient of transformer.h.0.mlp.c_fc.weight",
+        [FAILS] = "forward of layer 'block0': a reason",
     };
     struct sherd_model *model = NULL, *wrong = NULL;
     struct sherd_layer layers[3];

@@ -6,6 +6,7 @@
  */
 #include "tests/check.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include <sherd/engine.h>
@@ -161,6 +162,39 @@ static void hosts_are_checked(void **state)
     sherd_config_free(&c);
 }
 
+/* A program fills in fields by itself, past all that is looked at in a file. */
+static void fields_of_a_program_are_checked(void **state)
+{
+    (void)state;
+    struct sherd_config c, empty = { 0 };
+    struct sherd_model *model;
+    struct sherd_plan p;
+    ASSERT_OK(sherd_config_default(&c));
+    ASSERT_OK(sherd_config_model(&model, &c));
+    ASSERT_FAILS(sherd_plan_make(&p, &empty, model, 1, 1), SHERD_ECONFIG, "begin with sherd_config_default");
+    c.batch.micro = 1;
+#define SPOIL(field, wrong, message)                                                                         \
+    do {                                                                                                     \
+        struct sherd_config bad = c;                                                                         \
+        bad.field = wrong;                                                                                   \
+        ASSERT_FAILS(sherd_plan_make(&p, &bad, model, 1, 1), SHERD_ECONFIG, message);                        \
+    } while (0)
+    SPOIL(shard.stage, 4, "shard.stage: must be a whole number from 0 to 3, not 4");
+    SPOIL(optim.name, "lion", "optim.name: must be one of adamw, sgd, not lion");
+    SPOIL(optim.lr, -1, "optim.lr: must be a number from 0 to 1000000, not -1");
+    SPOIL(optim.beta2, 1.5, "optim.beta2: must be");
+    SPOIL(optim.clip, NAN, "optim.clip: must be");
+    SPOIL(dtype.param, SHERD_I32, "dtype.param: must be one of f32, bf16, f16, not 5");
+    SPOIL(dtype.reduce, SHERD_BF16, "set dtype.param to bf16 too");
+    SPOIL(schedule.kind, SHERD_LR_WSD, "wsd ends in a fall");
+    SPOIL(batch.micro, -1, "batch.micro: must be");
+#undef SPOIL
+    ASSERT_OK(sherd_plan_make(&p, &c, model, 1, 1));
+    sherd_plan_free(&p);
+    sherd_model_destroy(model);
+    sherd_config_free(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -168,6 +202,7 @@ int main(void)
         cmocka_unit_test(what_moves_does_not_grow_with_the_layers),
         cmocka_unit_test(landing_memory_is_that_of_the_largest_unit),
         cmocka_unit_test(hosts_are_checked),
+        cmocka_unit_test(fields_of_a_program_are_checked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
