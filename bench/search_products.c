@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Candidates for a matrix product: the library's answers to sherd's question and to wider ones, a few of each
- * of its algorithms as it says they can be set, many of the algorithms that are not slow, and the neighbours
- * of the best of these. All give the same bits at every run, as sherd wants it.
+ * Candidates for a matrix product: the library's answers to sherd's question and to wider ones, its first
+ * answer with the tiles that promise most, a few of each of its algorithms as it says they can be set, many
+ * of the algorithms that are not slow, and the neighbours of the best of these. All give the same bits at
+ * every run, as sherd wants it.
  */
 #include "bench/search.h"
 
@@ -18,6 +19,7 @@
 #include "base/status.h"
 #include "device/choices.h"
 #include "device/cuda/matmul_plan.h"
+#include "device/tiles.h"
 
 #define SETS 3 /* of operands, in turns: nothing is left of the last call in the L2 */
 #define ROOM_BYTES ((size_t)256 << 20)
@@ -32,6 +34,7 @@
 #define IDS 256
 #define FEW 3 /* of an algorithm, plainly set and otherwise */
 #define NEIGHBOURS_OF 6
+#define TILES 32 /* with which the library's first answer is tried */
 #define NEIGHBOUR_ROOM 768
 #define COMPARED (1 << 21)        /* elements of two results */
 #define LEAP UINT64_C(2654435761) /* a prime: leaps of it, modulo less, visit each once */
@@ -488,11 +491,35 @@ static int name_sherds(struct product *p)
     return SHERD_OK;
 }
 
+/* The library's first answer with the tiles that promise most, of which tuning tries a few (matmul_near.c):
+ * here in all clusters of up to 16 blocks and with all custom options. */
+static int put_tiles(struct product *p)
+{
+    const struct tile *tiles[TILES];
+    cublasLtMatmulAlgo_t algo;
+    int device, multiprocessors;
+    if (p->c->n < 2)
+        return SHERD_OK; /* no answer */
+    CU_TRY(cudaGetDevice(&device));
+    CU_TRY(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    memcpy(&algo, p->c->all[1].how, sizeof(algo));
+    int n = tiles_within(INT64_MAX, p->plan.key.n, p->plan.key.m, multiprocessors, tiles, TILES);
+    const int32_t customs = plan_customs(&algo);
+    for (int i = 0; i < n; i++)
+        for (uint16_t cluster = CUBLASLT_CLUSTER_SHAPE_1x1x1; cluster <= CUBLASLT_CLUSTER_SHAPE_4x4x1;
+             cluster++)
+            for (int32_t custom = 0; custom <= customs; custom++)
+                if (plan_with_tile(&algo, tiles[i]->id, cluster, (uint32_t)custom))
+                    (void)try_algo(p, &algo);
+    return SHERD_OK;
+}
+
 static int list(struct product *p)
 {
     p->c->n = 1;
     SHERD_TRY(name_sherds(p));
     SHERD_TRY(ask(p, CUDA_WORKSPACE_BYTES, 0, 1));
+    SHERD_TRY(put_tiles(p));
     SHERD_TRY(ask(p, 0, 0, 0));
     SHERD_TRY(ask(p, ROOM_BYTES, 0, 0));
     for (int32_t sms = 128; sms >= 112; sms -= 8)

@@ -90,6 +90,18 @@ static int make_folders(const char *path)
     return 0;
 }
 
+/* Of version 1 or 2. Another process may have removed it by now and begun anew: then that is lost, which
+ * costs no more than measuring it again. */
+static int remove_older(const char *text, size_t bytes, const char *path)
+{
+    const size_t version = strlen(CHOICES_HEADER) - 2;
+    if (bytes < version + 2 || memcmp(text, CHOICES_HEADER, version) != 0 ||
+        (text[version] != '1' && text[version] != '2') || text[version + 1] != '\n' || unlink(path) != 0)
+        return 0;
+    log_info("%s is of an earlier version of sherd and removed; matrix products are measured again", path);
+    return 1;
+}
+
 static int read_file(struct choices *choices, const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -105,7 +117,7 @@ static int read_file(struct choices *choices, const char *path)
     int st = !text ? SHERD_ENOMEM : SHERD_OK;
     if (text && got < 0)
         st = SHERD_FAIL(SHERD_EIO, "%s: %s", path, strerror(errno));
-    else if (text && bytes > 0)
+    else if (text && bytes > 0 && !remove_older(text, bytes, path))
         st = choices_parse(choices, text, bytes, path);
     close(fd);
     mem_free(text);

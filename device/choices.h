@@ -12,7 +12,7 @@
 
 #define CHOICE_KEY_BYTES 36
 #define CHOICE_VALUE_BYTES 64
-#define CHOICES_HEADER "sherd choices 2\n"
+#define CHOICES_HEADER "sherd choices 3\n"
 
 struct choice {
     unsigned char key[CHOICE_KEY_BYTES];
@@ -28,8 +28,8 @@ struct choices {
 /* Adds what `text` holds. EFORMAT with the line for anything else than the format; `path` is for messages. */
 int choices_parse(struct choices *choices, const char *text, size_t bytes, const char *path);
 /* Reads folder/name and remembers it for choices_add; makes the folder. No such file is fine, and so is
- * folder NULL. What cannot be read or made is told as a warning, and then nothing is kept: a run needs no
- * choices. */
+ * folder NULL. A file of an earlier version, which was chosen from less, is removed and told. What cannot be
+ * read or made is told as a warning, and then nothing is kept: a run needs no choices. */
 int choices_open(struct choices *choices, const char *folder, const char *name);
 void choices_close(struct choices *choices);
 /* The value of a key, the first that was added; NULL if there is none. */

@@ -4,12 +4,13 @@
  * Matrix products by cuBLASLt, with plans kept for the shapes seen. Float products are float throughout
  * (no TF32); sums of 16-bit products are float. Only algorithms that give the same bits at every run are
  * allowed; which of them is used is the library's first answer, or, where the device was opened with `tune`,
- * the one that was fastest here.
+ * the one that was fastest here of several answers and a few others (matmul_near.c).
  */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
@@ -21,6 +22,9 @@
 #define PLANS 1024 /* slots, a power of two; a model has some tens of shapes */
 #define PROBES 8   /* slots looked at before one is taken over */
 #define TRIED 8    /* answers of the library that are timed */
+#define NEAR 3     /* and others beside them, where a call takes */
+#define NEAR_LEAST_MS 0.1f
+#define NEAR_SECONDS 0.3 /* for all of these together, since a first step waits for them */
 
 _Static_assert(sizeof(struct plan_key) == CHOICE_KEY_BYTES, "the key of a choice is that of a plan");
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == CHOICE_VALUE_BYTES, "the value of a choice is an algorithm");
@@ -28,6 +32,8 @@ _Static_assert(sizeof(cublasLtMatmulAlgo_t) == CHOICE_VALUE_BYTES, "the value of
 struct matmul_plans {
     cublasLtHandle_t handle;
     int tune;
+    int multiprocessors;
+    double near_seconds;    /* gone by for algorithms beside the library's answers */
     struct choices choices; /* what tuning found, here and in earlier runs */
     struct plan plans[PLANS];
 };
@@ -44,6 +50,7 @@ static int open_choices(struct cuda_device *cd, const char *folder)
         *c = *c == ' ' || *c == '/' ? '-' : *c;
     snprintf(name, sizeof(name), "matmul-%s-cublaslt%zu.txt", prop.name, cublasLtGetVersion());
     cd->plans->tune = 1;
+    cd->plans->multiprocessors = prop.multiProcessorCount;
     return choices_open(&cd->plans->choices, *folder ? folder : NULL, name);
 }
 
@@ -94,14 +101,19 @@ static struct plan_room room_of(const struct cuda_queue *cq)
 
 /* ---- choosing ---- */
 
-/* One product being timed; the result goes to a place of its own. */
+/* One product being timed; the result goes to a place of its own. First of `algos` is the library's choice.
+ */
 struct trial {
-    const struct matmul_plans *plans;
+    struct matmul_plans *plans;
     struct plan *plan;
     const struct cuda_queue *cq;
     const struct sherd_matmul *a;
     void *out;
     cudaEvent_t from, to;
+    cublasLtMatmulAlgo_t algos[TRIED + NEAR];
+    float ms[TRIED + NEAR]; /* roughly */
+    int n, answers;
+    double began; /* in seconds */
 };
 
 /* Milliseconds of one run; infinity for an algorithm that does not run after all. */
@@ -129,26 +141,44 @@ static int time_algo(const struct trial *t, const cublasLtMatmulAlgo_t *algo, in
 #define FINALISTS 3
 #define WORTH 0.98f /* of the time of the library's own choice: less is noise */
 
-/* All answers roughly; the library's own and the two best others then take turns. */
-static int fastest(const struct trial *t, const cublasLtMatmulHeuristicResult_t *results, int n, int *best)
+static int time_roughly(struct trial *t, int first)
 {
-    float ms[TRIED], careful[FINALISTS] = { INFINITY, INFINITY, INFINITY };
+    for (int i = first; i < t->n; i++)
+        SHERD_TRY(time_algo(t, &t->algos[i], 2, &t->ms[i]));
+    return SHERD_OK;
+}
+
+/* Others than the library's answers, where a call takes long enough and time is left. */
+static int time_neighbours(struct trial *t, const cublasLtMatmulHeuristicResult_t *answers)
+{
+    double from = clock_seconds();
+    if (t->ms[0] < NEAR_LEAST_MS || t->plans->near_seconds > NEAR_SECONDS)
+        return SHERD_OK;
+    t->n += plan_neighbours(t->plans->handle, t->plan, answers, t->answers, room_of(t->cq).bytes,
+        t->plans->multiprocessors, t->algos + t->answers, NEAR);
+    int st = time_roughly(t, t->answers);
+    t->plans->near_seconds += clock_seconds() - from;
+    return st;
+}
+
+/* All were timed roughly; the library's own and the two best others take turns. */
+static int fastest(struct trial *t, int *best)
+{
+    float careful[FINALISTS] = { INFINITY, INFINITY, INFINITY };
     int final[FINALISTS] = { 0 }, n_final = 1;
-    for (int i = 0; i < n; i++)
-        SHERD_TRY(time_algo(t, &results[i].algo, 2, &ms[i]));
-    const float first = ms[0];
-    for (ms[0] = INFINITY; n_final < MIN(n, FINALISTS); n_final++) {
+    const float first = t->ms[0];
+    for (t->ms[0] = INFINITY; n_final < MIN(t->n, FINALISTS); n_final++) {
         int at = 1;
-        for (int i = 1; i < n; i++)
-            at = ms[i] < ms[at] ? i : at;
+        for (int i = 1; i < t->n; i++)
+            at = t->ms[i] < t->ms[at] ? i : at;
         final[n_final] = at;
-        ms[at] = INFINITY;
+        t->ms[at] = INFINITY;
     }
     int runs = isfinite(first) ? (int)fminf(fmaxf(CAREFUL_MS / first, 2), 50) : 2;
     for (int round = 0; round < CAREFUL_ROUNDS; round++) {
         for (int k = 0; k < n_final; k++) {
             float again;
-            SHERD_TRY(time_algo(t, &results[final[k]].algo, runs, &again));
+            SHERD_TRY(time_algo(t, &t->algos[final[k]], runs, &again));
             careful[k] = fminf(careful[k], again);
         }
     }
@@ -157,18 +187,38 @@ static int fastest(const struct trial *t, const cublasLtMatmulHeuristicResult_t 
         if (careful[i] < careful[k] && careful[i] < WORTH * careful[0])
             k = i;
     *best = final[k];
-    log_debug("matmul %d x %d x %d: choice %d of %d, %.3f ms against %.3f", (int)t->plan->key.m,
-        (int)t->plan->key.n, (int)t->plan->key.k, *best, n, (double)careful[k], (double)careful[0]);
+    log_debug("matmul %d x %d x %d: %s %d of %d + %d, %.3f ms against %.3f, chosen in %.0f ms",
+        (int)t->plan->key.m, (int)t->plan->key.n, (int)t->plan->key.k,
+        *best < t->answers ? "answer" : "neighbour", *best, t->answers, t->n - t->answers, (double)careful[k],
+        (double)careful[0], 1e3 * (clock_seconds() - t->began));
     return SHERD_OK;
 }
 
-/* Times the library's answers on the operands at hand. Waits for the queue. */
-static int tune(struct sherd_queue *queue, struct plan *p, const struct sherd_matmul *a,
-    const cublasLtMatmulHeuristicResult_t *results, int n, int *best)
+static int time_all(struct trial *t, const cublasLtMatmulHeuristicResult_t *answers, int *best)
 {
-    struct trial t = { cuda_device(queue->dev)->plans, p, cuda_queue(queue), a, NULL, NULL, NULL };
+    CUDA_TRY(cudaEventCreate(&t->from));
+    CUDA_TRY(cudaEventCreate(&t->to));
+    SHERD_TRY(time_roughly(t, 0));
+    SHERD_TRY(time_neighbours(t, answers));
+    return t->n > 1 ? fastest(t, best) : SHERD_OK;
+}
+
+/* Times the library's answers, and what lies beside them, on the operands at hand. Waits for the queue. */
+static int tune(struct sherd_queue *queue, struct plan *p, const struct sherd_matmul *a,
+    const cublasLtMatmulHeuristicResult_t *answers, int n)
+{
+    struct matmul_plans *plans = cuda_device(queue->dev)->plans;
+    struct trial t = { .plans = plans,
+        .plan = p,
+        .cq = cuda_queue(queue),
+        .a = a,
+        .n = n,
+        .answers = n,
+        .began = clock_seconds() };
     size_t bytes = (size_t)(a->m * p->key.ldc) * sherd_dtype_bytes(a->c_type);
-    int st = SHERD_OK;
+    int best = 0;
+    for (int i = 0; i < n; i++)
+        t.algos[i] = answers[i].algo;
     SHERD_TRY(cuda_wait_stream(cuda_device(queue->dev), t.cq->stream));
     if (cudaMalloc(&t.out, bytes) != cudaSuccess) {
         (void)cudaGetLastError();
@@ -176,11 +226,11 @@ static int tune(struct sherd_queue *queue, struct plan *p, const struct sherd_ma
             (int)p->key.m, (int)p->key.n, (int)p->key.k, bytes);
         return SHERD_OK;
     }
-    SHERD_TRY_OUT(CUDA_CHECK(cudaEventCreate(&t.from)));
-    SHERD_TRY_OUT(CUDA_CHECK(cudaEventCreate(&t.to)));
-    SHERD_TRY_OUT(fastest(&t, results, n, best));
-    SHERD_TRY_OUT(choices_add(&cuda_device(queue->dev)->plans->choices, &p->key, &results[*best].algo));
-out:
+    int st = time_all(&t, answers, &best);
+    if (st == SHERD_OK) {
+        p->algo = t.algos[best];
+        st = choices_add(&plans->choices, &p->key, &p->algo);
+    }
     if (t.from)
         SHERD_KEEP(st, CUDA_CHECK(cudaEventDestroy(t.from)));
     if (t.to)
@@ -192,14 +242,11 @@ out:
 /* Takes over a choice of an earlier run if the library still accepts it. */
 static int recall(const struct matmul_plans *plans, struct plan *p)
 {
-    cublasLtMatmulHeuristicResult_t check;
     const unsigned char *kept = choices_find(&plans->choices, &p->key);
     if (!kept)
         return 0;
     memcpy(&p->algo, kept, sizeof(p->algo));
-    return cublasLtMatmulAlgoCheck(plans->handle, &p->desc, &p->b, &p->a, &p->c, &p->c, &p->algo, &check) ==
-               CUBLAS_STATUS_SUCCESS &&
-           check.workspaceSize <= (p->key.workspace ? CUDA_WORKSPACE_BYTES : 0);
+    return plan_takes(plans->handle, p, &p->algo, p->key.workspace ? CUDA_WORKSPACE_BYTES : 0);
 }
 
 static int choose(struct sherd_queue *queue, struct plan *p, const struct sherd_matmul *a)
@@ -207,17 +254,15 @@ static int choose(struct sherd_queue *queue, struct plan *p, const struct sherd_
     const struct matmul_plans *plans = cuda_device(queue->dev)->plans;
     cublasLtMatmulPreferenceOpaque_t pref;
     cublasLtMatmulHeuristicResult_t results[TRIED];
-    int found = 0, best = 0;
+    int found = 0;
     if (plans->tune && recall(plans, p))
         return SHERD_OK;
     SHERD_TRY(plan_prefer(&pref, &p->key, room_of(cuda_queue(queue)).bytes));
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         plans->handle, &p->desc, &p->b, &p->a, &p->c, &p->c, &pref, plans->tune ? TRIED : 1, results, &found);
     if (status == CUBLAS_STATUS_SUCCESS && found > 0) {
-        if (plans->tune && found > 1)
-            SHERD_TRY(tune(queue, p, a, results, found, &best));
-        p->algo = results[best].algo;
-        return SHERD_OK;
+        p->algo = results[0].algo;
+        return plans->tune ? tune(queue, p, a, results, found) : SHERD_OK;
     }
     if (status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_NOT_SUPPORTED &&
         status != CUBLAS_STATUS_INVALID_VALUE)

@@ -2,8 +2,8 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * A matrix product as cuBLASLt is asked for it: which calls can share an algorithm, the descriptors, what an
- * algorithm may do, and one run. Called by matmul.c, which chooses, and by what measures the choice. Knows
- * nothing of queues.
+ * algorithm may do, and one run. What lies beside the library's answers is in matmul_near.c. Called by
+ * matmul.c, which chooses, and by what measures the choice. Knows nothing of queues.
  */
 #ifndef SHERD_DEVICE_CUDA_MATMUL_PLAN_H
 #define SHERD_DEVICE_CUDA_MATMUL_PLAN_H
@@ -45,6 +45,18 @@ int plan_prefer(cublasLtMatmulPreferenceOpaque_t *pref, const struct plan_key *k
  */
 int plan_run(cublasLtHandle_t handle, struct plan *plan, const cublasLtMatmulAlgo_t *algo,
     const struct sherd_matmul *a, void *out, struct plan_room room, cudaStream_t stream);
+
+/* matmul_near.c: up to `most` algorithms beside the library's `n` answers, one or more, that promise to be
+ * faster on so many multiprocessors, the most promising first. The same for the same product, GPU and
+ * library. */
+int plan_neighbours(cublasLtHandle_t handle, struct plan *plan,
+    const cublasLtMatmulHeuristicResult_t *answers, int n, size_t room, int multiprocessors,
+    cublasLtMatmulAlgo_t *out, int most);
+/* Sets an algorithm; 0 where it cannot be set so. Its highest custom option. Does the library take it for
+ * this product, with so much work space? */
+int plan_with_tile(cublasLtMatmulAlgo_t *algo, uint32_t tile, uint16_t cluster, uint32_t custom);
+int32_t plan_customs(const cublasLtMatmulAlgo_t *algo);
+int plan_takes(cublasLtHandle_t handle, struct plan *plan, const cublasLtMatmulAlgo_t *algo, size_t room);
 
 /* OK, or EDEVICE with the library's name and text of the error. */
 int plan_check_at(cublasStatus_t status, const char *what, const char *file, int line);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Measured choices: kept over processes, the first of a key wins, damage is told and nothing breaks.
+ * Measured choices: kept over processes, the first of a key wins, damage is told and nothing breaks, what an
+ * earlier version chose is chosen again.
  */
 #include "tests/check.h"
 
@@ -94,12 +95,42 @@ static void damage_is_named(void **state)
     assert_int_equal(bytes, strlen(text));
 }
 
+static void older_is_begun_anew(void **state)
+{
+    (void)state;
+    char text[512], path[256];
+    struct choices a;
+    struct choice one;
+    fill(&one, 7, 9);
+    snprintf(text, sizeof(text), "sherd choices 2\n%072d %0128d\n", 0, 0);
+    snprintf(path, sizeof(path), "%s/older", folder);
+    ASSERT_OK(file_write_atomic(path, text, strlen(text)));
+    ASSERT_OK(choices_open(&a, folder, "older"));
+    assert_int_equal(a.n, 0);
+    ASSERT_OK(choices_add(&a, one.key, one.value));
+    choices_close(&a);
+    ASSERT_OK(choices_open(&a, folder, "older"));
+    assert_int_equal(a.n, 1);
+    assert_memory_equal(choices_find(&a, one.key), one.value, CHOICE_VALUE_BYTES);
+    choices_close(&a);
+    /* one of a later version is left alone */
+    text[strlen("sherd choices ")] = '4';
+    ASSERT_OK(file_write_atomic(path, text, strlen(text)));
+    ASSERT_OK(choices_open(&a, folder, "older"));
+    ASSERT_OK(choices_add(&a, one.key, one.value));
+    choices_close(&a);
+    uint64_t bytes;
+    ASSERT_OK(file_size(&bytes, path));
+    assert_int_equal(bytes, strlen(text));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kept_over_processes),
         cmocka_unit_test(in_memory_only),
         cmocka_unit_test(damage_is_named),
+        cmocka_unit_test(older_is_begun_anew),
     };
     return cmocka_run_group_tests_name("choices", tests, make_folder, remove_folder);
 }
