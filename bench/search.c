@@ -36,7 +36,7 @@ struct shared {
 };
 
 struct options {
-    const char *only, *config, *all_file, *improve;
+    const char *only, *like, *config, *all_file, *improve;
     FILE *all;
     char tuned[256];
     double seconds;
@@ -45,8 +45,8 @@ struct options {
 static int usage(const char *why)
 {
     fprintf(stderr,
-        "%s\nuse: search [--only products|attention|nothing] [--seconds N] [--tuned FOLDER] [--improve FOLDER] [--all FILE] "
-        "CONFIG [KEY=VALUE ...]\n",
+        "%s\nuse: search [--only products|attention|nothing] [--like TEXT] [--seconds N] [--tuned FOLDER] [--improve FOLDER] "
+        "[--all FILE] CONFIG [KEY=VALUE ...]\n",
         why);
     return 2;
 }
@@ -205,7 +205,8 @@ static void choose(struct shared *s, const struct options *o)
         struct contest *c = &s->all[i];
         double share = c->flops * c->calls / all;
         const char *part = c->op == OP_matmul ? "products" : "attention";
-        int taken = share >= SMALL && (!o->only || strcmp(o->only, part) == 0);
+        int taken = share >= SMALL && (!o->only || strcmp(o->only, part) == 0) &&
+                    (!o->like || strstr(c->title, o->like));
         printf("%5.1f %% %s, %d a step%s\n", 100 * share, c->title, c->calls, taken ? "" : ": left out");
         if (taken && n++ != i)
             s->all[n - 1] = *c;
@@ -228,6 +229,8 @@ static int parse(struct options *o, int argc, char **argv, int *at)
             o->only = value;
         else if (strcmp(name, "--seconds") == 0 && atof(value) > 0)
             o->seconds = atof(value);
+        else if (strcmp(name, "--like") == 0 && *value)
+            o->like = value;
         else if (strcmp(name, "--tuned") == 0 && *value)
             snprintf(o->tuned, sizeof(o->tuned), "%s", value);
         else if (strcmp(name, "--improve") == 0 && *value)

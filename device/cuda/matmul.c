@@ -22,7 +22,7 @@
 #define PLANS 1024 /* slots, a power of two; a model has some tens of shapes */
 #define PROBES 8   /* slots looked at before one is taken over */
 #define TRIED 8    /* answers of the library that are timed */
-#define NEAR 3     /* and others beside them, where a call takes */
+#define NEAR 4     /* and others beside them, where a call takes */
 #define NEAR_LEAST_MS 0.1f
 #define NEAR_SECONDS 0.3 /* for all of these together, since a first step waits for them */
 

@@ -21,6 +21,8 @@ has err missing
 run 1 --only nothing --all missing/all.tsv "$configs/gpt2-124m.yaml"
 has err missing/all.tsv
 
+run 2 --like
+has err "use: search"
 run 0 --only nothing --all all.tsv "$configs/gpt2-124m.yaml" batch.micro=32 batch.global=64
 empty err
 has out "matmul 32768x3072x768 nn bf16>bf16, 12 a step: left out"
