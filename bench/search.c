@@ -110,13 +110,15 @@ static float cost(const struct candidate *k, int by)
     return k->bad || k->apart ? 0 : by == 0 ? k->cool : by == 1 ? k->hot : k->watts * k->hot;
 }
 
-/* The best by cool time, hot time or energy; of the library's answers alone where it is wanted. */
+/* The best by cool time, hot time or energy; of the library's answers alone where it is wanted, sherd's where
+ * none of these was measured. */
 static int best(const struct contest *c, int by, int answers)
 {
     int at = SHERDS;
     for (int i = 0; i < c->n; i++) {
         float v = cost(&c->all[i], by), w = cost(&c->all[at], by);
-        if (v > 0 && (w <= 0 || v < w) && (!answers || i == SHERDS || c->all[i].answer))
+        int taken = w > 0 && (!answers || c->all[at].answer);
+        if (v > 0 && (!taken || v < w) && (!answers || c->all[i].answer))
             at = i;
     }
     return at;
