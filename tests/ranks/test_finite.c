@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include <sherd/sherd.h>
 
@@ -384,6 +385,59 @@ static void they_differ(int rank, struct sherd_comm *comm, struct sherd_device *
     sherd_queue_destroy(queue);
 }
 
+/* A save is a call of all ranks: where one alone makes it, and the others go on or leave, all are told. */
+enum others { TAKE_A_STEP, LEAVE, WAIT };
+struct alone {
+    struct fault fault; /* none: its stage and folder */
+    enum others others;
+};
+
+static int count_names(const char *dir)
+{
+    char **names;
+    int n;
+    ASSERT_OK(file_list(&names, &n, dir));
+    file_list_free(names, n);
+    return n;
+}
+
+static void one_saves(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    struct alone *a = ctx;
+    struct rank r;
+    start(&r, &a->fault, comm, dev);
+    T_OK(step(&r, NULL));
+    if (rank == 1) {
+        int st = sherd_engine_save(r.engine, a->fault.dir, NULL);
+        T_TRUE(st == SHERD_ECOMM || st == SHERD_EPEER || st == SHERD_ETIMEOUT);
+        T_HAS(sherd_error(), "have not come: rank ");
+        T_HAS(sherd_error(), " at step 1, save");
+    } else if (a->others == TAKE_A_STEP) {
+        int st = step(&r, NULL);
+        T_TRUE(st == SHERD_ECOMM || st == SHERD_EPEER || st == SHERD_ETIMEOUT);
+        T_HAS(sherd_error(), " at step 1, save");
+        T_HAS(sherd_error(), " at step 2, ");
+    } else if (a->others == WAIT) {
+        nanosleep(&(struct timespec){ .tv_sec = 2 }, NULL);
+    }
+    finish(&r);
+}
+
+static void test_a_save_by_one_rank_is_told(void **state)
+{
+    (void)state;
+    for (int others = 0; others < 3; others++)
+        for (int stage = 0; stage < 4; stage += 3) {
+            struct alone a = { .fault.stage = stage, .others = (enum others)others };
+            assert_int_equal(folder_make(a.fault.dir, "finite"), 0);
+            t_limits(30, 1);
+            t_ranks(WORLD, T_THREADS, one_saves, &a);
+            t_limits(0, 0);
+            assert_false(file_exists(a.fault.dir) && count_names(a.fault.dir) > 0);
+            file_remove_tree(a.fault.dir);
+        }
+}
+
 /* Looking changes nothing. */
 static void looks_all_the_time(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
 {
@@ -421,6 +475,7 @@ int main(void)
         cmocka_unit_test(test_steps_are_skipped_and_counted),
         cmocka_unit_test(test_replicas_that_differ_are_named),
         cmocka_unit_test(test_collectives_are_compared_before_they_run),
+        cmocka_unit_test(test_a_save_by_one_rank_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
