@@ -182,6 +182,17 @@ start_endless once
 kill -TERM "${ranks[@]}" "$launcher"
 kill -TERM "${ranks[@]}" "$launcher"
 ended 75 once.err
+# SIGUSR1 only ever asks, however often: with a rank that stands still the job waits, and saves when that goes on.
+start_endless asked
+kill -STOP "${ranks[1]}"
+for i in 1 2; do
+    kill -USR1 "$launcher"
+    sleep 1.2
+done
+alive "${ranks[0]}" && alive "$launcher" || complain "a second SIGUSR1 ended the job"
+kill -CONT "${ranks[1]}"
+ended 75 asked.err
+ls -d asked/step-* >/dev/null || complain "nothing was saved after two SIGUSR1"
 start_endless twice
 kill -STOP "${ranks[1]}"
 kill -TERM "$launcher"
