@@ -259,6 +259,10 @@ int sherd_world_from_env(struct sherd_world *out)
         return SHERD_FAIL(SHERD_ECONFIG,
             "LOCAL_RANK is set, RANK and WORLD_SIZE are not: set all three, or unset "
             "LOCAL_RANK for a single process");
+    if (get("PMIX_RANK")) /* it comes without the number of ranks */
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "PMIX_RANK is set, and nothing says how many ranks there are: set RANK, WORLD_SIZE, LOCAL_RANK and "
+            "LOCAL_WORLD_SIZE, or unset PMIX_RANK for a single process");
     out->size = out->local_size = 1;
     snprintf(out->source, sizeof(out->source), "single process");
     snprintf(out->job, sizeof(out->job), "single");

@@ -37,8 +37,8 @@ static const char *const op_names[] = { "sum", "max", NULL };
 struct options {
     const char *what, *device, *first_text, *last_text, *step_text, *save;
     int64_t ranks, factor, iters, warmup, cycles, check, root;
-    int64_t expose; /* -1 = not said */
-    double timeout;
+    int64_t expose;        /* -1 = not said */
+    double timeout, least; /* least: GB/s of a mean busbw, -1 = any */
     int type, op, json, bind;
     int from, to;            /* kinds */
     struct rates_link *link; /* where figures are kept for --save */
@@ -49,6 +49,13 @@ struct options {
 struct totals {
     double wrong, busbw;
     int n; /* figures in busbw */
+};
+
+/* The whole of a run. */
+struct verdict {
+    double wrong;
+    const char *slow; /* a collective below the least busbw */
+    double busbw;     /* its mean */
 };
 
 /* ---- options ---- */
@@ -67,6 +74,24 @@ static int parse_bytes(const char *name, const char *text, uint64_t *out)
     if (end == text || *end || text[0] < '0' || text[0] > '9' || !(value >= 1 && value <= MOST_BYTES))
         return args_mistake(NAME, "--%s: '%s' is not a size such as 8, 64K, 1.5M or 8G", name, text);
     *out = (uint64_t)value;
+    return -1;
+}
+
+/* nccl-tests' variables: one is a bound, the others ask for what is not here. */
+static int parse_variables(struct options *o)
+{
+    static const char *const others[] = { "NCCL_TESTS_SPLIT", "NCCL_TESTS_SPLIT_MASK", "NCCL_TESTS_DEVICE" };
+    const char *text = getenv("NCCL_TESTS_MIN_BW");
+    char *end;
+    o->least = -1;
+    if (text && text[0]) {
+        o->least = strtod(text, &end);
+        if (end == text || *end || !(o->least >= 0))
+            return args_mistake(NAME, "NCCL_TESTS_MIN_BW is '%s', a number of GB/s is wanted", text);
+    }
+    for (int i = 0; i < COUNT_OF(others); i++)
+        if (getenv(others[i]) && getenv(others[i])[0])
+            return args_mistake(NAME, "%s is set, and has no meaning here: unset it", others[i]);
     return -1;
 }
 
@@ -218,10 +243,17 @@ static double mean(const struct totals *t)
     return t->n ? t->busbw / t->n : 0;
 }
 
-static void print_foot(const struct totals *t, int kind)
+/* As nccl-tests: a tenth below the bound is let pass. */
+static int is_slow(const struct options *o, const struct totals *t)
 {
+    return mean(t) < 0.9 * o->least;
+}
+
+static void print_foot(const struct options *o, const struct totals *t, int kind)
+{
+    const char *word = o->least < 0 ? "" : is_slow(o, t) ? " FAILED" : " OK";
     printf("# Out of bounds values : %g %s\n", t->wrong, t->wrong > 0 ? "FAILED" : "OK");
-    printf("# Avg bus bandwidth    : %g\n#\n", mean(t));
+    printf("# Avg bus bandwidth    : %g%s\n#\n", mean(t), word);
     printf("# Collective test concluded: %s\n", kind_names[kind]);
 }
 
@@ -241,11 +273,12 @@ static json_t *row_json(
         figure_json(o, s, &f[1], ranks));
 }
 
-static json_t *collective_json(const struct totals *t, int kind, json_t *rows)
+static json_t *collective_json(const struct options *o, const struct totals *t, int kind, json_t *rows)
 {
-    return json_pack("{s:s, s:o, s:{s:I, s:b}, s:{s:f}}", "name", kind_names[kind], "results", rows,
+    json_t *okay = o->least < 0 ? NULL : json_boolean(!is_slow(o, t)); /* left out where there is no bound */
+    return json_pack("{s:s, s:o, s:{s:I, s:b}, s:{s:f, s:o*}}", "name", kind_names[kind], "results", rows,
         "out_of_bounds", "count", (json_int_t)t->wrong, "okay", t->wrong == 0, "average_bus_bandwidth",
-        "bandwidth", mean(t));
+        "bandwidth", mean(t), "okay", okay);
 }
 
 static json_t *whole_json(const struct options *o, int ranks, json_t *all)
@@ -286,7 +319,7 @@ static int run_sizes(const struct options *o, struct bench *b, int kind, struct 
     return SHERD_OK;
 }
 
-static int run_kinds(const struct options *o, struct bench *b, json_t *all, double *wrong)
+static int run_kinds(const struct options *o, struct bench *b, json_t *all, struct verdict *verdict)
 {
     for (int kind = o->from; kind < o->to; kind++) {
         struct totals totals = { 0 };
@@ -302,10 +335,14 @@ static int run_kinds(const struct options *o, struct bench *b, json_t *all, doub
             return st;
         }
         if (shows)
-            print_foot(&totals, kind);
+            print_foot(o, &totals, kind);
         if (all)
-            json_array_append_new(all, collective_json(&totals, kind, rows));
-        *wrong += totals.wrong;
+            json_array_append_new(all, collective_json(o, &totals, kind, rows));
+        verdict->wrong += totals.wrong;
+        if (is_slow(o, &totals)) {
+            verdict->slow = kind_names[kind];
+            verdict->busbw = mean(&totals);
+        }
     }
     return SHERD_OK;
 }
@@ -313,7 +350,7 @@ static int run_kinds(const struct options *o, struct bench *b, json_t *all, doub
 static int measure(const struct options *o, struct bench *b, const struct bench_desc *desc)
 {
     struct bench_memory need[2] = { 0 };
-    double wrong = 0;
+    struct verdict verdict = { 0 };
     int rank = sherd_comm_rank(desc->comm), ranks = sherd_comm_size(desc->comm);
     for (int kind = o->from; kind < o->to; kind++)
         for (uint64_t bytes = o->first; bytes <= o->last; bytes = next(o, bytes)) {
@@ -324,14 +361,17 @@ static int measure(const struct options *o, struct bench *b, const struct bench_
     int st = bench_open(b, desc, need);
     json_t *all = o->json && rank == 0 ? json_array() : NULL;
     if (st == SHERD_OK)
-        st = run_kinds(o, b, all, &wrong);
+        st = run_kinds(o, b, all, &verdict);
     if (st != SHERD_OK)
         json_decref(all);
     else if (all && out_json(whole_json(o, ranks, all)) != EXIT_OK)
         st = sherd_fail(SHERD_EIO, "the JSON result could not be written");
     /* Rank 0 tells for all: a rank that failed before it would end it in the middle of its output. */
-    if (st == SHERD_OK && wrong > 0 && rank == 0)
-        st = sherd_fail(SHERD_ECOMM, "%.0f wrong values were found, see #wrong", wrong);
+    if (st == SHERD_OK && verdict.wrong > 0 && rank == 0)
+        st = sherd_fail(SHERD_ECOMM, "%.0f wrong values were found, see #wrong", verdict.wrong);
+    else if (st == SHERD_OK && verdict.slow && rank == 0)
+        st = sherd_fail(SHERD_ECOMM, "%s: the mean busbw, %.3g GB/s, is below 0.9 of NCCL_TESTS_MIN_BW, %g",
+            verdict.slow, verdict.busbw, o->least);
     return st;
 }
 
@@ -390,6 +430,8 @@ static int run_or_launch(struct options *o, char *const *argv)
     if (o->expose < 0)
         o->expose = o->save != NULL;
     if (code < 0)
+        code = parse_variables(o);
+    if (code < 0)
         code = parse_sizes(o);
     if (code < 0)
         code = rank_place(NAME, o->ranks, &world, &launcher);
@@ -419,7 +461,8 @@ static const char text[] =
     "nccl-tests); sizes whose part of a rank is not a multiple of 256 bytes use other memory, which is never\n"
     "prepared for. The default is ordinary memory, as in nccl-tests; --save measures what training uses.\n\n"
     "Under torchrun, mpirun or srun each process is one rank of their world; otherwise see --ranks.\n\n"
-    "Exit status: 0 done, 1 wrong values or failed, 2 wrong command line, 3 another rank failed first,\n"
+    "NCCL_TESTS_MIN_BW is a number of GB/s: a collective whose mean busbw is below 0.9 of it has failed.\n\n"
+    "Exit status: 0 done, 1 wrong values, too slow or failed, 2 wrong command line, 3 another rank failed first,\n"
     "128 + n ended by signal n.";
 
 int cmd_bench(int argc, char **argv)

@@ -84,6 +84,9 @@ static int run_rank(const struct sherd_config *config, const struct sherd_world 
     static const int asking[] = { SIGUSR1 }, ending[] = { SIGINT, SIGTERM, SIGHUP };
     int bound = config->run.bind == SHERD_BIND_AUTO ? rank_bind(device_name, world, 0) : 0;
     int threads = bound ? bound : rank_cores(world->local_size);
+    if (world->rank == 0 && world->size > 1 && strcmp(world->source, "sherd") != 0)
+        out_say(
+            "%d ranks, %d of them on this host, as %s told", world->size, world->local_size, world->source);
     int st = catch_signals(asking, COUNT_OF(asking));
     if (st == SHERD_OK)
         st = sherd_device_open(

@@ -92,6 +92,25 @@ run 2 bench all_gathr
 has err "did you mean 'all_gather'?"
 run 2 bench all -b 8Q
 has err "--minbytes: '8Q' is not a size"
+# The variables of nccl-tests: a bound that is kept, one that is not, and those that have no meaning here.
+export NCCL_TESTS_MIN_BW=0
+run 0 bench all_reduce --ranks 2 -b 1K -e 1K -n 2
+grep -qE '^# Avg bus bandwidth    : [0-9.e-]+ OK$' out || complain "no verdict on the bandwidth"
+NCCL_TESTS_MIN_BW=1e9
+run 1 bench all_reduce --ranks 2 -b 1K -e 1K -n 2
+has out " FAILED"
+has err "all_reduce: the mean busbw"
+run 1 bench all_reduce --ranks 2 -b 1K -e 1K -n 2 --json
+json 'r["collectives"][0]["average_bus_bandwidth"]["okay"] is False'
+NCCL_TESTS_MIN_BW=fast
+run 2 bench all_reduce
+has err "NCCL_TESTS_MIN_BW is 'fast'"
+unset NCCL_TESTS_MIN_BW
+export NCCL_TESTS_SPLIT=2
+run 2 bench all_reduce
+has err "NCCL_TESTS_SPLIT is set, and has no meaning here"
+unset NCCL_TESTS_SPLIT
+
 run 2 bench all -b
 has err "--minbytes needs a value"
 run 2 bench all -e -5

@@ -240,6 +240,7 @@ done
 wait $alone $lonely
 has alone.err "waiting "
 has alone.err "for 2 of 3 ranks"
+has lonely.err "3 ranks, 1 of them on this host, as RANK and WORLD_SIZE told"
 has lonely.err "waiting at 127.0.0.1:"
 has lonely.err "at most: ranks 1, 2"
 
