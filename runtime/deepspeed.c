@@ -238,8 +238,8 @@ static int take_curve(struct foreign *f, const struct foreign_item *type, int wh
     }
     if (which < 2) {
         SHERD_TRY(take_rate(f, "scheduler.params.warmup_max_lr", which == 1 ? "1e-3" : NULL));
-        SHERD_TRY(foreign_default(f, "schedule.min_lr", "0"));
-        return take_lowest(f);
+        SHERD_TRY(take_lowest(f));
+        return f->origin->late.lowest.where ? SHERD_OK : foreign_default(f, "schedule.min_lr", "0");
     }
     SHERD_TRY(take_rate(f, NULL, NULL));
     SHERD_TRY(take(f, "scheduler.params.warmup_min_ratio", "schedule.warmup_from", "0"));

@@ -76,7 +76,8 @@ static const struct foreign_key keys[] = {
         "`schedule.kind`: WarmupLR constant, WarmupDecayLR linear, WarmupCosineLR cosine; others are "
         "refused; no scheduler: constant"),
     CODE("scheduler.params.warmup_min_lr", REAL,
-        "`schedule.warmup_from`, as a fraction of the highest rate", FOREIGN_AUTO),
+        "`schedule.warmup_from`, and with WarmupDecayLR `schedule.min_lr`, as fractions of the highest rate",
+        FOREIGN_AUTO),
     CODE("scheduler.params.warmup_max_lr", REAL,
         "`optim.lr`; not given: the optimizer's, 1e-3 for WarmupDecayLR", FOREIGN_AUTO),
     CODE("scheduler.params.warmup_num_steps", INT, "`schedule.warmup`; not given: 1000", FOREIGN_AUTO),

@@ -430,17 +430,25 @@ int foreign_load(struct sherd_config *config, const struct foreign_system *syste
 
 #define AHEAD_MOST 2 /* units: more hide nothing, and cost the memory that stage 3 saves */
 
+/* What the command line says holds; what a file says must be the same. */
 static int late_put(struct sherd_config *config, const struct config_place *p, const char *ours, double value)
 {
     const struct key *key = key_find(ours);
+    struct config_source *from = config_source_of(config, key);
+    const char *before = from->value, *first = from->where;
+    struct config_origin *origin = config->origin;
     char s[40];
     int line;
+    if (text_starts(first, "--"))
+        return SHERD_OK;
     snprintf(s, sizeof(s), "%.17g", value);
-    struct config_origin *origin = config->origin;
     SHERD_TRY(
         key_set(key, config, &(struct yaml_node){ .kind = YAML_VALUE, .value = s }, &origin->arena, &line));
     SHERD_TRY(config_note(config, key, p->where));
-    config_source_of(config, key)->theirs = p->theirs;
+    from->theirs = p->theirs;
+    if (first != CONFIG_DEFAULT && strcmp(before, from->value) != 0)
+        return SHERD_FAIL(SHERD_ECONFIG, "%s: %s: makes %s %s, but it is %s at %s; remove one of the two",
+            p->where, p->theirs, ours, from->value, before, first);
     return SHERD_OK;
 }
 
@@ -469,6 +477,7 @@ static int settle_ahead(struct sherd_config *c, const struct config_place *p)
     return late_put(c, p, "shard.prefetch", p->value <= 0 ? 0 : MIN(MAX(units, 1), AHEAD_MOST));
 }
 
+/* The rate that the rise begins with; a linear fall ends there, too. */
 static int settle_lowest(struct sherd_config *c, const struct config_place *p)
 {
     if (!p->where)
@@ -477,7 +486,9 @@ static int settle_lowest(struct sherd_config *c, const struct config_place *p)
         return SHERD_FAIL(SHERD_ECONFIG,
             "%s: %s: %g is above the highest rate %g (optim.lr); make it smaller", p->where, p->theirs,
             p->value, c->optim.lr);
-    return late_put(c, p, "schedule.warmup_from", c->optim.lr > 0 ? p->value / c->optim.lr : 0);
+    double part = c->optim.lr > 0 ? p->value / c->optim.lr : 0;
+    SHERD_TRY(late_put(c, p, "schedule.warmup_from", part));
+    return c->schedule.kind == SHERD_LR_LINEAR ? late_put(c, p, "schedule.min_lr", part) : SHERD_OK;
 }
 
 static int settle_decay(const struct sherd_config *c, const struct config_place *p)

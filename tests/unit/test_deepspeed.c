@@ -119,7 +119,7 @@ static void whole_files(void **state)
         "64", "batch.accum", "2", "batch.micro", "8", "optim.name", "adamw", "optim.lr", "0.0003",
         "optim.beta1", "0.8", "optim.beta2", "0.999", "optim.eps", "1e-08", "optim.weight_decay", "3e-07",
         "optim.clip", "0.5", "schedule.kind", "linear", "schedule.warmup", "100", "schedule.warmup_from",
-        "0.1", "schedule.steps", "5000", "schedule.min_lr", "0", "schedule.warmup_shape", "linear",
+        "0.1", "schedule.steps", "5000", "schedule.min_lr", "0.1", "schedule.warmup_shape", "linear",
         "dtype.param", "bf16", "dtype.reduce", "bf16", "train.nonfinite", "skip", "log.every", "10", NULL };
     expect_keys(&c, plain_keys);
     expect_remark(&c, "optimizer.params.lr: the scheduler sets the rate");
@@ -363,6 +363,35 @@ static void defaults_are_theirs(void **state)
 }
 
 /* In a YAML of sherd's: by name or written out; both must agree, "auto" takes what stands there. */
+/* A lowest rate is that of both ends of WarmupDecayLR; the command line holds over it, another file must
+ * agree. */
+static void lowest_rate(void **state)
+{
+    (void)state;
+    static const char text[] =
+        DS("scheduler"
+            : {
+                "type" : "WarmupDecayLR",
+                "params" : { "total_num_steps" : 9, "warmup_min_lr" : 0.002, "warmup_max_lr" : 0.01 }
+            });
+    struct sherd_config c;
+    ASSERT_OK(parse(&c, text, 1));
+    expect_keys(&c, (const char *const[]){ "schedule.warmup_from", "0.2", "schedule.min_lr", "0.2", NULL });
+    sherd_config_free(&c);
+    ASSERT_OK(parse_set(&c, text, "schedule.warmup_from=0.5", 1));
+    expect_keys(&c, (const char *const[]){ "schedule.warmup_from", "0.5", "schedule.min_lr", "0.2", NULL });
+    sherd_config_free(&c);
+    ASSERT_OK(parse_set(&c, text, "schedule.min_lr=0", 1));
+    expect_keys(&c, (const char *const[]){ "schedule.warmup_from", "0.2", "schedule.min_lr", "0", NULL });
+    sherd_config_free(&c);
+    ASSERT_FAILS(
+        parse(&c,
+            "schedule: {min_lr: 0.3}\ndeepspeed: {train_batch_size: 1, scheduler: {type: WarmupDecayLR, "
+            "params: {total_num_steps: 9, warmup_min_lr: 0.002, warmup_max_lr: 0.01}}}\n",
+            1),
+        SHERD_ECONFIG, "makes schedule.min_lr 0.2, but it is 0.3 at ds.json:1; remove one of the two");
+}
+
 static void inside_yaml(void **state)
 {
     (void)state;
@@ -538,6 +567,7 @@ int main(void)
         cmocka_unit_test(batch_arithmetic),
         cmocka_unit_test(refusals),
         cmocka_unit_test(defaults_are_theirs),
+        cmocka_unit_test(lowest_rate),
         cmocka_unit_test(inside_yaml),
         cmocka_unit_test(every_row),
         cmocka_unit_test(misspelt_rows),
