@@ -11,9 +11,14 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/sum.h"
 #include "base/text.h"
 #include "ckpt/match.h"
 #include "ckpt/views.h"
+
+/* A mark is made of so many values in the middle of so many tensors. */
+#define MARK_VALUES 16
+#define MARK_TENSORS 64
 
 #define PIECE_ELEMS ((int64_t)(CKPT_STAGING_BYTES / sizeof(float)))
 
@@ -86,6 +91,45 @@ static int read_views(struct import *m)
     return st;
 }
 
+/* What shows that two folders hold the same model without reading all of it: names and shapes, and some
+ * values of some tensors. */
+static int mark(struct import *m, uint64_t *out)
+{
+    struct hf_model *model = m->model;
+    uint64_t sum = 0, before = model->bytes_read;
+    for (int i = 0; i < model->n_tensors; i++) {
+        const struct hf_tensor *t = &model->tensors[i];
+        sum = sum_hash64(t->name, strlen(t->name), sum);
+        sum = sum_hash64(t->entry->shape, (size_t)t->entry->dims * sizeof(*t->entry->shape), sum);
+    }
+    int n_marks = MIN(model->n_tensors, MARK_TENSORS);
+    for (int k = 0; k < n_marks; k++) {
+        const struct hf_tensor *t = &model->tensors[(int64_t)k * model->n_tensors / n_marks];
+        int64_t n = MIN(t->entry->elems, MARK_VALUES);
+        SHERD_TRY(hf_read(model, t, (t->entry->elems - n) / 2, n, m->raw));
+        sum = sum_hash64(m->raw, (size_t)n * sherd_dtype_bytes(t->entry->type), sum);
+    }
+    model->bytes_read = before; /* looked at, and read where it is needed */
+    *out = sum;
+    return SHERD_OK;
+}
+
+/* Collective: each rank reads its own part, so all have to see the same files. */
+static int compare(struct import *m, const char *dir)
+{
+    uint64_t mine = 0, first;
+    SHERD_TRY(comm_agree(m->job->comm, mark(m, &mine)));
+    first = mine;
+    SHERD_TRY(comm_host_broadcast(m->job->comm, &first, sizeof(first), 0));
+    int st = first == mine
+                 ? SHERD_OK
+                 : SHERD_FAIL(SHERD_ECONFIG,
+                       "%s: rank %d sees other weights there than rank 0: all ranks must read the same "
+                       "model, so copy it anew to this host",
+                       dir, sherd_comm_rank(m->job->comm));
+    return comm_agree(m->job->comm, st);
+}
+
 int ckpt_import(struct ckpt_job *job, const char *dir)
 {
     struct import m = { .job = job };
@@ -93,6 +137,8 @@ int ckpt_import(struct ckpt_job *job, const char *dir)
     double start = clock_seconds();
     struct file_watch before = comm_beat_with_files(job->comm);
     int st = comm_agree(job->comm, match(&m, dir));
+    if (st == SHERD_OK)
+        st = compare(&m, dir);
     if (st == SHERD_OK)
         st = comm_agree(job->comm, read_views(&m));
     file_watch(before);

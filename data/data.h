@@ -36,6 +36,13 @@ int64_t tokens_count(const struct tokens *tokens);
 int tokens_are_bytes(const struct tokens *tokens);
 /* The part of the stream that came from path i. */
 void tokens_source(const struct tokens *tokens, int i, int64_t *first, int64_t *n);
+/* What shows that two sets hold the same tokens without reading them all: their number, and a sum of some
+ * from all over the stream. The same for the same tokens, whatever the files they lie in. */
+struct tokens_mark {
+    int64_t count;
+    char sum[17]; /* hex digits */
+};
+struct tokens_mark tokens_mark(const struct tokens *tokens);
 /* Tokens [first, first + n) of the stream. EFORMAT for an id outside the vocabulary: file and byte. */
 int tokens_read(const struct tokens *tokens, int64_t first, int64_t n, int32_t *out);
 /* Samples of `seq` tokens, each with the token after it as the last target: sample i is tokens

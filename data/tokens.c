@@ -6,6 +6,7 @@
  */
 #include "data/data.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -13,10 +14,15 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "base/sum.h"
 #include "base/text.h"
 #include "data/format.h"
 
 #define MAX_DEPTH 64 /* folders in folders */
+
+/* A mark is made of so many tokens in so many places, the first of them at the beginning. */
+#define MARK_TOKENS 16
+#define MARK_PLACES 64
 
 /* Why entries of folders were passed over. */
 enum skip { SKIP_HIDDEN, SKIP_EMPTY, SKIP_BINARY, SKIP_NAME, SKIP_KIND, SKIP_SET, SKIPS };
@@ -456,6 +462,24 @@ static int read_file(const struct token_file *file, int64_t vocab, int64_t at, i
         out[i] = (int32_t)id;
     }
     return SHERD_OK;
+}
+
+struct tokens_mark tokens_mark(const struct tokens *tokens)
+{
+    int64_t some[MARK_TOKENS];
+    uint64_t sum = 0;
+    struct tokens_mark mark = { .count = tokens->count };
+    for (int k = 0; k < MARK_PLACES; k++) {
+        int64_t at = tokens->count / MARK_PLACES * k, n = MIN(tokens->count - at, MARK_TOKENS);
+        for (int64_t i = 0; i < n; i++) {
+            const struct token_file *file = &tokens->files[find_file(tokens, at + i)];
+            uint64_t byte = file->offset + (uint64_t)(at + i - file->first) * (uint64_t)file->width;
+            some[i] = token_at(file, file->map.data + byte);
+        }
+        sum = sum_hash64(some, (size_t)n * sizeof(*some), sum);
+    }
+    snprintf(mark.sum, sizeof(mark.sum), "%016llx", (unsigned long long)sum);
+    return mark;
 }
 
 int tokens_read(const struct tokens *tokens, int64_t first, int64_t n, int32_t *out)

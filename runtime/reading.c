@@ -5,6 +5,8 @@
  */
 #include "runtime/reading.h"
 
+#include <string.h>
+
 #include "base/log.h"
 #include "ckpt/companions.h"
 
@@ -147,6 +149,30 @@ int reading_open(struct reading *r, struct sherd_config *c, int rank, int world)
     if (rank == 0)
         tell(r, c);
     return SHERD_OK;
+}
+
+static int compare(const struct tokens *tokens, const char *key, struct sherd_comm *comm)
+{
+    char a[32], b[32];
+    struct tokens_mark mine = tokens_mark(tokens), first = mine;
+    SHERD_TRY(comm_host_broadcast(comm, &first, sizeof(first), 0));
+    int st = SHERD_OK;
+    if (mine.count != first.count)
+        st = SHERD_FAIL(SHERD_ECONFIG,
+            "%s: %s tokens on rank %d, %s on rank 0: all ranks must read the same data, so copy it anew to this host",
+            key, text_commas(mine.count, a), sherd_comm_rank(comm), text_commas(first.count, b));
+    else if (strcmp(mine.sum, first.sum) != 0)
+        st = SHERD_FAIL(SHERD_ECONFIG,
+            "%s: as many tokens on rank %d as on rank 0, but others: all ranks must read the same data, so copy it anew "
+            "to this host",
+            key, sherd_comm_rank(comm));
+    return comm_agree(comm, st);
+}
+
+int reading_compare(const struct reading *r, struct sherd_comm *comm)
+{
+    SHERD_TRY(compare(r->train, "data.train", comm));
+    return r->val ? compare(r->val, "data.val", comm) : SHERD_OK;
 }
 
 int reading_start(struct reading *r)

@@ -7,6 +7,7 @@
 #ifndef SHERD_RUNTIME_READING_H
 #define SHERD_RUNTIME_READING_H
 
+#include "comm/ops.h"
 #include "data/data.h"
 #include "runtime/config.h"
 
@@ -21,6 +22,9 @@ struct reading {
 /* Opens the files for this rank, and settles train.steps when the run goes by epochs. Zero-initialize;
  * finish with reading_finish, after a failure too. */
 int reading_open(struct reading *r, struct sherd_config *config, int rank, int world);
+/* Collective: that all ranks read the same tokens, to train and to evaluate on; ECONFIG by one that does not.
+ */
+int reading_compare(const struct reading *r, struct sherd_comm *comm);
 /* The thread that reads ahead. */
 int reading_start(struct reading *r);
 void reading_finish(struct reading *r);

@@ -27,6 +27,21 @@
 
 #define VALUES_TOLD 80 /* bytes of two values, beyond which the name alone is told */
 
+/* What rank 0 tells all ranks: the path of the checkpoint, or why there is none to take. */
+struct found {
+    int status;
+    char text[PATH_BYTES];
+};
+
+struct resume {
+    struct sherd_engine *engine;
+    const struct sherd_config *config;
+    const struct tokens_mark *data;
+    int rank;
+    struct found found;
+    struct text damaged; /* rank 0: paths that were passed over, a line each */
+};
+
 /* --- settings --- */
 
 /* Steps that the curve goes over. */
@@ -97,40 +112,28 @@ static void other_settings(
     }
 }
 
-/* The settings that a checkpoint was written with; *found 0 if it has none, as one of another program. */
-static int settings_of(struct sherd_config *out, const char *path, int *found)
+/* What the run that wrote a checkpoint kept in it; *out is NULL if nothing, as another program may. */
+static int extra_of(json_t **out, const char *path)
 {
     struct sherd_ckpt *ckpt = NULL;
     struct sherd_ckpt_info info;
-    json_t *extra = NULL;
-    *found = 0;
+    *out = NULL;
     SHERD_TRY(sherd_ckpt_open(&ckpt, path));
     sherd_ckpt_info_of(ckpt, &info);
-    int st = info.extra ? json_parse(&extra, info.extra, strlen(info.extra), path) : SHERD_OK;
-    const char *yaml = json_string_value(json_object_get(extra, "config"));
-    if (st == SHERD_OK && yaml) {
-        st = sherd_config_parse(out, yaml, strlen(yaml), path, NULL, 0, 0);
-        *found = st == SHERD_OK;
-    }
-    json_decref(extra);
+    int st = info.extra ? json_parse(out, info.extra, strlen(info.extra), path) : SHERD_OK;
     sherd_ckpt_close(ckpt);
     return st;
 }
 
-/* Whether the run goes on as it would have, said by one rank. */
-static int tell_changes(const char *path, const struct sherd_config *now, int64_t done, int64_t skipped)
+/* The settings that it was written with. */
+static int tell_settings(
+    const char *path, const char *yaml, const struct sherd_config *now, int64_t done, int64_t skipped)
 {
-    struct sherd_config before = { 0 };
+    struct sherd_config before;
     struct text line = { 0 }, settings = { 0 };
-    int found, st = settings_of(&before, path, &found);
-    if (st == SHERD_ENOMEM)
-        return st;
-    if (st != SHERD_OK)
-        log_info("whether the settings are those it was saved with is not known: %s", sherd_error());
-    if (found) {
-        other_settings(&settings, &before, now);
-        resume_rate(&line, &before, now, done, skipped);
-    }
+    SHERD_TRY(sherd_config_parse(&before, yaml, strlen(yaml), path, NULL, 0, 0));
+    other_settings(&settings, &before, now);
+    resume_rate(&line, &before, now, done, skipped);
     if (settings.data)
         log_info("%s", settings.data);
     if (line.data)
@@ -141,21 +144,41 @@ static int tell_changes(const char *path, const struct sherd_config *now, int64_
     return SHERD_OK;
 }
 
+/* The tokens that it was trained on. Without them, or with what is none of ours, nothing is known. */
+static void tell_data(const json_t *data, const struct tokens_mark *now)
+{
+    char a[32], b[32];
+    const json_t *tokens = json_object_get(data, "tokens");
+    const char *was = json_string_value(json_object_get(data, "sum"));
+    if (!json_is_integer(tokens) || !was)
+        return;
+    if (json_integer_value(tokens) != now->count)
+        log_warn(
+            "data.train: %s tokens, where it was trained on %s: its samples come in another order from here on, "
+            "some perhaps twice in this epoch and some not at all",
+            text_commas(now->count, a), text_commas(json_integer_value(tokens), b));
+    else if (strcmp(was, now->sum) != 0)
+        log_warn("data.train: as many tokens as it was trained on, but others");
+}
+
+/* Whether the run goes on as it would have, said by one rank. */
+static int tell_changes(const struct resume *r)
+{
+    json_t *extra;
+    const struct sherd_engine *e = r->engine;
+    int st = extra_of(&extra, r->found.text);
+    const char *yaml = json_string_value(json_object_get(extra, "config"));
+    if (st == SHERD_OK && yaml)
+        st = tell_settings(r->found.text, yaml, r->config, e->step, e->skipped);
+    if (st != SHERD_OK && st != SHERD_ENOMEM)
+        log_info("whether the settings are those it was saved with is not known: %s", sherd_error());
+    if (r->data)
+        tell_data(json_object_get(extra, "data"), r->data);
+    json_decref(extra);
+    return st == SHERD_ENOMEM ? st : SHERD_OK;
+}
+
 /* --- the checkpoint --- */
-
-/* What rank 0 tells all ranks: the path of the checkpoint, or why there is none to take. */
-struct found {
-    int status;
-    char text[PATH_BYTES];
-};
-
-struct resume {
-    struct sherd_engine *engine;
-    const struct sherd_config *config;
-    int rank;
-    struct found found;
-    struct text damaged; /* rank 0: paths that were passed over, a line each */
-};
 
 /* The newest complete checkpoint, "" if there is none. */
 static int look_for_first(struct resume *r, char **path)
@@ -256,12 +279,15 @@ static int say(struct resume *r)
     SHERD_TRY(st);
     log_info("resumed from %s: step %lld, %lld samples seen", r->found.text, (long long)e->step,
         (long long)e->samples_seen);
-    return tell_changes(r->found.text, r->config, e->step, e->skipped);
+    return tell_changes(r);
 }
 
-int resume_run(struct sherd_engine *engine, const struct sherd_config *config, int *found)
+int resume_run(struct sherd_engine *engine, const struct sherd_config *config, const struct tokens_mark *data,
+    int *found)
 {
-    struct resume r = { .engine = engine, .config = config, .rank = sherd_comm_rank(engine->comm) };
+    struct resume r = {
+        .engine = engine, .config = config, .data = data, .rank = sherd_comm_rank(engine->comm)
+    };
     *found = 0;
     int st = find(&r, look_for_first);
     if (st == SHERD_OK && r.found.text[0]) {

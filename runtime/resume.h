@@ -10,13 +10,16 @@
 #include <sherd/config.h>
 
 #include "base/text.h"
+#include "data/data.h"
 
 struct sherd_engine;
 
 /* Loads the newest whole checkpoint of run.dir; *found is 0 if there is none and none is required. A folder
  * that holds one already is not started over. Damaged ones are passed over for older ones, with a warning,
- * and renamed, so that no rotation keeps them in place of whole ones. Collective; rank 0 speaks. */
-int resume_run(struct sherd_engine *engine, const struct sherd_config *config, int *found);
+ * and renamed, so that no rotation keeps them in place of whole ones. Settings and data that are not those it
+ * was saved with are told; data: what is trained on now, NULL = not known. Collective; rank 0 speaks. */
+int resume_run(struct sherd_engine *engine, const struct sherd_config *config, const struct tokens_mark *data,
+    int *found);
 
 /* Adds a line to `out` if any step after `done`, of which `skipped` made no update, has another rate than it
  * had with the settings of `before`; nothing otherwise. Both know their train.steps. */

@@ -30,6 +30,8 @@ struct run {
     struct sherd_model *model;
     struct sherd_engine *engine;
     struct reading data;
+    struct tokens_mark mark;   /* of data.train */
+    int told_nothing;          /* that a step had no targets */
     struct sherd_batch *micro; /* of a step, over what was read ahead; or of an evaluation, over `rows` */
     int32_t *rows;
     int n_eval;
@@ -78,12 +80,13 @@ static int alloc_batches(struct run *r)
     return r->micro ? reading_start(&r->data) : SHERD_ENOMEM;
 }
 
-/* {"config": "<the effective settings as YAML>"} */
+/* {"config": "<the effective settings as YAML>", "data": {"tokens": number, "sum": "16 hex digits"}} */
 static int make_extra(struct run *r)
 {
     char *yaml = NULL;
     SHERD_TRY(sherd_config_print(&r->config, &yaml));
-    json_t *object = json_pack("{s:s}", "config", yaml);
+    json_t *object = json_pack("{s:s, s:{s:I, s:s}}", "config", yaml, "data", "tokens",
+        (json_int_t)r->mark.count, "sum", r->mark.sum);
     int st = object ? json_print(&r->extra, object, 0) : MEM_OUT("the run's settings");
     json_decref(object);
     mem_free(yaml);
@@ -166,7 +169,7 @@ static void say_start(struct run *r)
 static int set_weights(struct run *r)
 {
     int resumed;
-    SHERD_TRY(resume_run(r->engine, &r->config, &resumed));
+    SHERD_TRY(resume_run(r->engine, &r->config, &r->mark, &resumed));
     if (resumed)
         return SHERD_OK;
     return config_has_from(&r->config) ? sherd_engine_import(r->engine, r->config.model.from, NULL)
@@ -285,11 +288,21 @@ static int start_meter(struct run *r)
         &r->meter, r->engine->step, r->engine->plan.stage->number, r->engine->plan.layout.params, &memory);
 }
 
+/* A batch without targets changes weights by their decay alone, and looks like a loss of 0. */
+static void say_nothing_learnt(struct run *r, const struct sherd_step_stats *stats)
+{
+    if (stats->tokens == 0 && !r->told_nothing)
+        log_warn("step %lld: none of its tokens is learnt from%s; this is said once", (long long)stats->step,
+            r->config.data.end >= 0 ? ": each follows data.end, is that the id that ends documents?" : "");
+    r->told_nothing |= stats->tokens == 0;
+}
+
 static int report(struct run *r, const struct sherd_step_stats *stats, const uint64_t sent[SHERD_COLLECTIVES])
 {
     struct text line = { 0 };
     if (r->rank != 0)
         return SHERD_OK;
+    say_nothing_learnt(r, stats);
     int st = meter_step(&r->meter, stats, sent, &line);
     if (r->desc->progress && line.data)
         r->desc->progress(r->desc->ctx, line.data);
@@ -426,7 +439,9 @@ int sherd_train(const struct sherd_train_desc *desc)
     SHERD_TRY_OUT(sherd_engine_create_blank(
         &r.engine, &(struct sherd_engine_desc){
                        .config = &r.config, .model = r.model, .device = desc->device, .comm = desc->comm }));
+    SHERD_TRY_OUT(reading_compare(&r.data, r.engine->comm));
     SHERD_TRY_OUT(plan_check_trained(&r.engine->plan)); /* the same on all ranks */
+    r.mark = tokens_mark(r.data.train);
     st = make_extra(&r);
     if (st == SHERD_OK && r.rank == 0)
         st = open_meter(&r);

@@ -25,6 +25,7 @@ enum { MAX_WORLD = 4 };
 
 struct trial {
     char from[512], expect[512], run[256], yaml[256];
+    char other[512]; /* what rank 1 has there instead; "" = the same */
     int stage;
     int save;
     uint64_t bytes[MAX_WORLD];
@@ -76,14 +77,21 @@ static void import_rank(int rank, struct sherd_comm *comm, struct sherd_device *
     struct sherd_model *model;
     struct sherd_engine *engine;
     char from[600], stage[32];
+    const char *dir = t->other[0] && rank == 1 ? t->other : t->from;
     snprintf(from, sizeof(from), "model.from=%s", t->from);
     snprintf(stage, sizeof(stage), "shard.stage=%d", t->stage);
     const char *const set[] = { from, stage, "batch.seq=12", "batch.micro=2", "train.steps=1" };
     T_OK(sherd_config_load(&config, t->yaml, set, (int)ARRAY_LEN(set), 0));
     T_OK(sherd_config_model(&model, &config));
     T_OK(sherd_engine_create_blank(&engine, &(struct sherd_engine_desc){ &config, model, dev, comm }));
-    T_OK(sherd_engine_import(engine, t->from, &t->bytes[rank]));
-    compare_logits(t, engine);
+    int st = sherd_engine_import(engine, dir, &t->bytes[rank]);
+    if (!t->other[0]) {
+        T_OK(st);
+        compare_logits(t, engine);
+    } else {
+        T_TRUE(st == (rank == 1 ? SHERD_ECONFIG : SHERD_EPEER));
+        T_HAS(sherd_error(), "rank 1 sees other weights there than rank 0");
+    }
     if (t->save)
         T_OK(sherd_engine_save(engine, t->run, NULL));
     sherd_engine_destroy(engine);
@@ -177,6 +185,33 @@ static void weights_are_not_drawn_in_vain(void **state)
         init(&t, names[1], stage);
         t_ranks(2, T_THREADS, blank_rank, &t);
     }
+}
+
+/* Another training of the same model, on the host of rank 1. */
+static void other_weights_on_a_rank_are_told(void **state)
+{
+    (void)state;
+    struct trial t;
+    struct file_map map;
+    struct st_header h;
+    char path[700];
+    init(&t, names[2], 1);
+    snprintf(t.other, sizeof(t.other), "%s/other", folder);
+    ASSERT_OK(file_mkdirs(t.other));
+    snprintf(path, sizeof(path), "%s/model.safetensors", t.from);
+    ASSERT_OK(file_map(&map, path));
+    ASSERT_OK(st_parse(&h, map.data, map.bytes, map.bytes, path));
+    uint8_t *bytes = mem_zalloc(map.bytes, 1);
+    assert_non_null(bytes);
+    memcpy(bytes, map.data, map.bytes);
+    for (int i = 0; i < h.n; i++) /* one value of each tensor */
+        bytes[(h.entries[i].begin + h.entries[i].end) / 2] ^= 1;
+    snprintf(path, sizeof(path), "%s/model.safetensors", t.other);
+    ASSERT_OK(file_write_atomic(path, bytes, map.bytes));
+    t_ranks(3, T_THREADS, import_rank, &t);
+    mem_free(bytes);
+    st_finish(&h);
+    file_unmap(&map);
 }
 
 /* Together the ranks read each tensor once, and each of them the headers and the index. */
@@ -423,6 +458,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(imported_logits_are_those_of_transformers),
         cmocka_unit_test(weights_are_not_drawn_in_vain),
+        cmocka_unit_test(other_weights_on_a_rank_are_told),
         cmocka_unit_test(each_rank_reads_its_part),
         cmocka_unit_test(what_is_exported_is_what_was_imported),
         cmocka_unit_test(configs_that_do_not_fit),

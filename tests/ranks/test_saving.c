@@ -4,7 +4,7 @@
  * Runs that save: beside training the same bytes as standing still, a save that fails on one rank, a folder
  * that is taken, and ranks whose copies have drifted apart.
  */
-#include "tests/t.h"
+#include "tests/ranks/train.h"
 
 #include <errno.h>
 #include <stdatomic.h>
@@ -15,108 +15,11 @@
 #include <sherd/sherd.h>
 
 #include "base/file.h"
-#include "base/json.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "device/cpu/cpu.h"
 #include "runtime/engine.h"
 #include "runtime/resume.h"
-#include "tests/folder.h"
-
-#define WORLD 2
-#define SETTINGS 8
-
-static char root[FOLDER_BYTES];
-static struct text said;
-
-/* One run of 9 steps that saves after 3, 6 and 9. */
-struct train {
-    const char *dir;
-    const char *settings[SETTINGS]; /* more of them */
-    int stop_at;                    /* the last rank is asked to stop before this step; 0 = not */
-    int slow_us;                    /* added to every operation beside the mathematics */
-    int status[WORLD];
-    char error[WORLD][1024];
-};
-
-static const char config_text[] = "model: {family: gpt2, width: 24, layers: 2, heads: 3, context: 8}\n"
-                                  "shard: {stage: 1}\n"
-                                  "batch: {global: 4}\n"
-                                  "schedule: {kind: constant}\n"
-                                  "train: {steps: 9, eval_every: 3}\n"
-                                  "save: {every: 3, keep: 0}\n";
-
-/* Asked before every step. */
-static int stop_now(void *ctx)
-{
-    int *left = ctx;
-    return *left > 0 && --*left == 0;
-}
-
-static void train_rank(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
-{
-    struct train *t = ctx;
-    struct sherd_config config;
-    char dir[256], data[256], val[256];
-    const char *set[SETTINGS + 3] = { dir, data, val };
-    int n = 3, left = rank == WORLD - 1 ? t->stop_at : 0;
-    snprintf(dir, sizeof(dir), "run.dir=%s/%s", root, t->dir);
-    snprintf(data, sizeof(data), "data.train=%s/text", root);
-    snprintf(val, sizeof(val), "data.val=%s/text", root);
-    for (int i = 0; i < SETTINGS && t->settings[i]; i++)
-        set[n++] = t->settings[i];
-    T_OK(sherd_config_parse(&config, config_text, strlen(config_text), "test", set, n, WORLD));
-    cpu_test_delay(dev, t->slow_us);
-    t->status[rank] = sherd_train(&(struct sherd_train_desc){
-        .config = &config, .device = dev, .comm = comm, .stop = stop_now, .ctx = &left });
-    snprintf(t->error[rank], sizeof(t->error[rank]), "%s", t->status[rank] ? sherd_error() : "");
-    sherd_config_free(&config);
-}
-
-static void train(struct train *t)
-{
-    text_finish(&said);
-    said = (struct text){ 0 };
-    t_ranks(WORLD, T_THREADS | T_ASYNC, train_rank, t);
-}
-
-static const char *at(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static const char *at(const char *format, ...)
-{
-    static char buf[4][512];
-    static int next;
-    va_list args;
-    next = (next + 1) % 4;
-    int n = snprintf(buf[next], sizeof(buf[next]), "%s/", root);
-    va_start(args, format);
-    vsnprintf(buf[next] + n, sizeof(buf[next]) - (size_t)n, format, args);
-    va_end(args);
-    return buf[next];
-}
-
-static int has_step(const char *dir, int step)
-{
-    return file_exists(at("%s/step-%08d/manifest.json", dir, step));
-}
-
-static void same_step(const char *a, const char *b, int step)
-{
-    char **names;
-    int n;
-    ASSERT_OK(file_list(&names, &n, at("%s/step-%08d", a, step)));
-    assert_int_equal(n, 2 * WORLD + 1);
-    for (int i = 0; i < n; i++) {
-        struct file_map x, y;
-        ASSERT_OK(file_map(&x, at("%s/step-%08d/%s", a, step, names[i])));
-        ASSERT_OK(file_map(&y, at("%s/step-%08d/%s", b, step, names[i])));
-        int is_manifest = !strcmp(names[i], "manifest.json"); /* names the folder among the settings */
-        if (!is_manifest && (x.bytes != y.bytes || memcmp(x.data, y.data, x.bytes)))
-            fail_msg("step %d: %s of %s and %s differ", step, names[i], a, b);
-        file_unmap(&x);
-        file_unmap(&y);
-    }
-    file_list_free(names, n);
-}
 
 /* At every stage what is written beside training is what was there when the save began. */
 static void beside_training_the_same_bytes(void **state)
@@ -223,61 +126,6 @@ static void a_save_that_fails(void **state)
         ASSERT_OK(file_remove_tree(at("on")));
         ASSERT_OK(file_remove_tree(at("stop")));
     }
-}
-
-static _Atomic int records;
-
-/* Two records of metrics.jsonl are torn, a third finds no room at all; those behind them do. */
-static int full_for_records(const char *call, const char *path, size_t *bytes)
-{
-    if (!text_ends(path, "/metrics.jsonl") || strcmp(call, "write") != 0)
-        return 0;
-    int n = ++records;
-    if (n == 5 || n == 6)
-        *bytes = 10;
-    return n == 7 ? ENOSPC : 0;
-}
-
-/* All lines of metrics.jsonl are whole; how many. */
-static int count_records(const char *dir)
-{
-    char *text;
-    size_t bytes;
-    int n = 0;
-    ASSERT_OK(file_read_text(&text, &bytes, at("%s/metrics.jsonl", dir), 1 << 20));
-    for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1, n++) {
-        json_t *record;
-        ASSERT_OK(json_parse(&record, line, (size_t)(end - line), "a record"));
-        json_decref(record);
-    }
-    assert_true(bytes == 0 || text[bytes - 1] == '\n');
-    mem_free(text);
-    return n;
-}
-
-static void records_without_room(void **state)
-{
-    (void)state;
-    struct train on = { .dir = "on", .settings = { "save.on_failure=continue" } }, stop = { .dir = "stop" };
-    ASSERT_OK(file_mkdirs(at("on")));
-    ASSERT_OK(file_write_atomic(at("on/metrics.jsonl.tmp.77"), "", 0)); /* as of a run that died */
-    records = 0;
-    file_hook(full_for_records);
-    train(&on);
-    const char *told = strstr(said.data, "training goes on without records");
-    assert_true(told && !strstr(told + 1, "training goes on"));
-    ASSERT_CONTAINS(said.data, "on/metrics.jsonl': No space left on device; free some there");
-    assert_true(on.status[0] == SHERD_OK && on.status[1] == SHERD_OK && has_step("on", 9));
-    assert_int_equal(count_records("on"), records - 3);
-    assert_false(file_exists(at("on/metrics.jsonl.tmp.77")));
-    records = 0;
-    train(&stop);
-    file_hook(NULL);
-    assert_true(stop.status[0] == SHERD_EIO && stop.status[1] != SHERD_OK);
-    ASSERT_CONTAINS(stop.error[0], "stop/metrics.jsonl': No space left on device");
-    assert_int_equal(count_records("stop"), 4);
-    ASSERT_OK(file_remove_tree(at("on")));
-    ASSERT_OK(file_remove_tree(at("stop")));
 }
 
 /* The save before the last one fails, unseen until the end: the last step is saved all the same. */
@@ -437,13 +285,13 @@ static void resume_and_drift(int rank, struct sherd_comm *comm, struct sherd_dev
     const char *set[] = { dir, "shard.stage=0", "run.resume=required" };
     int found;
     snprintf(dir, sizeof(dir), "run.dir=%s/drift", root);
-    T_OK(sherd_config_parse(&config, config_text, strlen(config_text), "test", set, 3, WORLD));
+    T_OK(sherd_config_parse(&config, train_config, strlen(train_config), "test", set, 3, WORLD));
     T_OK(sherd_config_model(&model, &config));
     T_OK(sherd_engine_create_blank(&d->engine,
         &(struct sherd_engine_desc){ .config = &config, .model = model, .device = dev, .comm = comm }));
     d->probe = (struct device_probe){ .begin = look, .end = spoil };
     dev->probe = &d->probe;
-    d->status = resume_run(d->engine, &config, &found);
+    d->status = resume_run(d->engine, &config, NULL, &found);
     T_HAS(sherd_error(), "of unit ");
     T_HAS(sherd_error(), " on rank 1 are not those on rank 0, though all ranks hold the same");
     T_TRUE(!strstr(sherd_error(), "no checkpoint"));
@@ -584,37 +432,6 @@ static void a_disk_that_stands_still_is_a_hang(void **state)
     ASSERT_OK(file_remove_tree(at("stuck")));
 }
 
-static void listen(void *ctx, enum sherd_log_level level, const char *line)
-{
-    (void)ctx;
-    (void)level;
-    static atomic_flag busy = ATOMIC_FLAG_INIT;
-    while (atomic_flag_test_and_set(&busy))
-        continue;
-    text_add(&said, "%s\n", line);
-    atomic_flag_clear(&busy);
-}
-
-static int enter(void **state)
-{
-    char text[2000];
-    (void)state;
-    if (folder_make(root, "saving"))
-        return -1;
-    for (size_t i = 0; i < sizeof(text); i++)
-        text[i] = (char)('a' + t_bits(1, i) % 26);
-    sherd_log_set(listen, NULL, SHERD_LOG_INFO);
-    return file_write_atomic(at("text"), text, sizeof(text));
-}
-
-static int leave(void **state)
-{
-    (void)state;
-    sherd_log_set(NULL, NULL, SHERD_LOG_INFO);
-    text_finish(&said);
-    return file_remove_tree(root);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -622,7 +439,6 @@ int main(void)
         cmocka_unit_test(an_update_waits_for_copies),
         cmocka_unit_test(room_by_what_is_free),
         cmocka_unit_test(a_save_that_fails),
-        cmocka_unit_test(records_without_room),
         cmocka_unit_test(a_failure_costs_no_later_step),
         cmocka_unit_test(a_run_keeps_what_it_was_told),
         cmocka_unit_test(a_stop_waits),
@@ -634,5 +450,5 @@ int main(void)
         cmocka_unit_test(a_slow_import_is_not_a_hang),
         cmocka_unit_test(a_disk_that_stands_still_is_a_hang),
     };
-    return cmocka_run_group_tests(tests, enter, leave);
+    return cmocka_run_group_tests(tests, train_enter, train_leave);
 }

@@ -466,6 +466,49 @@ static void token_files_are_no_text(void **state)
     refuse("both", SHERD_DATA_AUTO, 0, SHERD_ECONFIG, "looks like", "data.format");
 }
 
+static struct tokens_mark mark_of(const char *const *paths, int n, enum sherd_format format)
+{
+    struct tokens *t;
+    assert_int_equal(open_list(&t, paths, n, format, 0), SHERD_OK);
+    struct tokens_mark mark = tokens_mark(t);
+    tokens_close(t);
+    return mark;
+}
+
+/* The same tokens have the same mark in whatever files, and others another. */
+static void marks(void **state)
+{
+    (void)state;
+    static const char *const whole[] = { "mark" }, *const parts[] = { "mark1", "mark2" },
+                             *const u16[] = { "mark.bin" };
+    char text[10001];
+    uint16_t wide[10000];
+    for (int i = 0; i < 10000; i++)
+        wide[i] = (uint8_t)(text[i] = (char)('a' + i % 23));
+    text[10000] = '\0';
+    write_text("mark", text);
+    write_file("mark1", text, 3001);
+    write_text("mark2", text + 3001);
+    write_file("mark.bin", wide, sizeof(wide));
+    struct tokens_mark a = mark_of(whole, 1, SHERD_DATA_BYTES), b = mark_of(parts, 2, SHERD_DATA_BYTES),
+                       c = mark_of(u16, 1, SHERD_DATA_U16);
+    assert_true(a.count == 10000 && b.count == 10000 && c.count == 10000);
+    assert_string_equal(a.sum, b.sum);
+    assert_string_equal(a.sum, c.sum);
+    text[10000 / 64 * 40] = 'A';
+    write_text("mark", text);
+    a = mark_of(whole, 1, SHERD_DATA_BYTES);
+    assert_int_equal(a.count, 10000);
+    assert_string_not_equal(a.sum, b.sum);
+    for (int n = 1; n <= 3; n++) { /* fewer than a mark takes */
+        write_file("mark", "xyz", (size_t)n);
+        b = mark_of(whole, 1, SHERD_DATA_BYTES);
+        assert_int_equal(b.count, n);
+        assert_string_not_equal(a.sum, b.sum);
+        a = b;
+    }
+}
+
 static void missing_paths(void **state)
 {
     (void)state;
@@ -494,6 +537,7 @@ int main(void)
         cmocka_unit_test(a_full_disk_leaves_no_tokens),
         cmocka_unit_test(tokens_that_were_not_ended_are_refused),
         cmocka_unit_test(token_files_are_no_text),
+        cmocka_unit_test(marks),
         cmocka_unit_test(missing_paths),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
