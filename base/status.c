@@ -15,6 +15,7 @@
 #define ERROR_BYTES 4096
 
 static _Thread_local char error_text[ERROR_BYTES];
+static _Thread_local unsigned error_count;
 
 #define STRINGIZE_(x) #x
 #define STRINGIZE(x) STRINGIZE_(x)
@@ -66,6 +67,12 @@ static void set_text(const char *format, va_list args)
     if (vsnprintf(text, sizeof(text), format, args) < 0)
         snprintf(text, sizeof(text), "(an error text that could not be formatted: %s)", format);
     memcpy(error_text, text, strlen(text) + 1);
+    error_count++;
+}
+
+unsigned status_count(void)
+{
+    return error_count;
 }
 
 int sherd_fail_at(int status, const char *file, int line, const char *format, ...)
@@ -108,6 +115,7 @@ int status_adopt(int status, const char *text)
     size_t len = strnlen(text, ERROR_BYTES - 1);
     memmove(error_text, text, len);
     error_text[len] = '\0';
+    error_count++;
     return status;
 }
 

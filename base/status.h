@@ -21,6 +21,9 @@ int sherd_fail_at(int status, const char *file, int line, const char *format, ..
 /* Puts "prefix: " before the error text; evaluates to the status given. */
 int status_context(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Failures that this thread has had: whether a function has set a text is told by two of these. */
+unsigned status_count(void);
+
 /* Replaces the error text with another thread's or rank's. */
 int status_adopt(int status, const char *text);
 

@@ -93,12 +93,6 @@ static float drawn_std(const struct sherd_param *p)
     return 1.0f / sqrtf((float)fan);
 }
 
-/* Says which layer's function it was that failed. */
-static int named(const struct trial *t, const char *function, int st)
-{
-    return st == SHERD_OK ? st : status_context(st, "%s of layer '%s'", function, t->layer->name);
-}
-
 /* Not the initial values: ones and zeros would hide mistakes. */
 static int add_tensor(struct trial *t, const char *name, int64_t n, float std, float mean, int frozen)
 {
@@ -191,7 +185,9 @@ static int open_trial(
     t->plan.in = *in;
     t->plan.type = SHERD_F32;
     t->plan.device = t->dev->ops->kind;
-    SHERD_TRY(named(t, "sizes", layer->ops->sizes(layer->arg, &t->plan, &t->sizes)));
+    unsigned before = status_count();
+    SHERD_TRY(
+        model_layer_returned(layer, "sizes", layer->ops->sizes(layer->arg, &t->plan, &t->sizes), before));
     SHERD_TRY(check_sizes(t));
     SHERD_TRY(sherd_queue_create(&t->queue, t->dev, SHERD_QUEUE_COMPUTE));
     t->run = (struct sherd_run){ .queue = t->queue,
@@ -239,6 +235,12 @@ static void close_trial(struct trial *t)
 
 /* ---- running ---- */
 
+static int forward(struct trial *t)
+{
+    unsigned before = status_count();
+    return model_layer_returned(t->layer, "forward", t->layer->ops->forward(&t->run), before);
+}
+
 static int run_forward(struct trial *t, enum sherd_mode mode)
 {
     t->run.mode = mode;
@@ -247,7 +249,7 @@ static int run_forward(struct trial *t, enum sherd_mode mode)
     SHERD_TRY(fill(t, t->run.loss_sum, sizeof(double), 0));
     if (t->run.y)
         SHERD_TRY(fill(t, t->run.y, (size_t)t->y_elems * sizeof(float) + GUARD_BYTES, UNSET));
-    return named(t, "forward", t->layer->ops->forward(&t->run));
+    return forward(t);
 }
 
 static int run_backward(struct trial *t)
@@ -255,11 +257,12 @@ static int run_backward(struct trial *t)
     if (t->plan.recompute == SHERD_RECOMPUTE_BLOCK && !t->is_last) {
         SHERD_TRY(fill(t, t->run.saved, t->sizes.saved_bytes + GUARD_BYTES, UNSET));
         t->run.again = 1;
-        SHERD_TRY(named(t, "forward", t->layer->ops->forward(&t->run)));
+        SHERD_TRY(forward(t));
         t->run.again = 0;
     }
     SHERD_TRY(fill(t, t->run.scratch, t->sizes.scratch_bytes + GUARD_BYTES, UNSET));
-    return named(t, "backward", t->layer->ops->backward(&t->run));
+    unsigned before = status_count();
+    return model_layer_returned(t->layer, "backward", t->layer->ops->backward(&t->run), before);
 }
 
 /* The objective after a run, and its size: what its terms amount to without their signs. */

@@ -330,3 +330,17 @@ int model_freeze(struct sherd_model *model, const char *pattern)
     spec->units = units;
     return SHERD_OK;
 }
+
+int model_layer_returned(const struct sherd_layer *layer, const char *function, int status, unsigned before)
+{
+    if (status == SHERD_OK)
+        return status;
+    if (strcmp(sherd_status_name(status), "?") == 0)
+        return SHERD_FAIL(SHERD_EINVAL,
+            "%s of layer %s returned %d, which is no status: return SHERD_OK, or sherd_fail() with a SHERD_E code",
+            function, layer->name, status);
+    if (status_count() == before)
+        return SHERD_FAIL(status, "%s of layer %s: %s, and no reason was given by sherd_fail()", function,
+            layer->name, sherd_status_text(status));
+    return status_context(status, "%s of layer %s", function, layer->name);
+}

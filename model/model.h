@@ -23,6 +23,11 @@ struct sherd_model {
 /* Checks a spec that comes from anywhere: EINVAL names the unit, parameter or layer. */
 int model_check_spec(const struct sherd_model_spec *spec);
 
+/* What a function of a layer, which may be a user's, has returned: the status with the layer's name before
+ * the text; EINVAL for a number that is no status. `before` is the status_count() of before the call, so that
+ * no old text is taken for a reason. */
+int model_layer_returned(const struct sherd_layer *layer, const char *function, int status, unsigned before);
+
 /* Elements of one parameter, and of all. */
 int64_t model_param_elems(const struct sherd_param *param);
 int64_t model_count(const struct sherd_model_spec *spec);

@@ -74,5 +74,8 @@ int dry_layer(struct dry *d, int l, enum dry_work work)
         .targets = PLACE(7),
         .loss_sum = PLACE(8),
         .count = PLACE(9) };
-    return work == DRY_FORWARD || work == DRY_AGAIN ? layer->ops->forward(&run) : layer->ops->backward(&run);
+    int forward = work == DRY_FORWARD || work == DRY_AGAIN;
+    unsigned before = status_count();
+    int st = forward ? layer->ops->forward(&run) : layer->ops->backward(&run);
+    return model_layer_returned(layer, forward ? "forward" : "backward", st, before);
 }

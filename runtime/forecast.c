@@ -92,7 +92,7 @@ static int price_layer(struct walk *k, int l, enum dry_work work)
     k->priced = 0;
     int st = dry_layer(&k->dry, l, work);
     k->layers[l].seconds[work] = k->priced;
-    return st == SHERD_OK ? st : status_context(st, "forecast of layer %s", k->plan.spec->layers[l].name);
+    return st == SHERD_OK ? st : status_context(st, "forecast");
 }
 
 static double elem_bytes(enum sherd_dtype type)

@@ -125,14 +125,12 @@ static int run_layer(struct sherd_engine *e, enum program_list list, const struc
     run.again = in->op == PROGRAM_AGAIN;
     if (e->finder)
         SHERD_TRY(finite_before(e, e->finder, in, &run, index));
+    unsigned before = status_count();
     int st = backward ? layer->ops->backward(&run) : layer->ops->forward(&run);
-    if (st == SHERD_OK && fresh && layer->ops->overwrites)
-        st = settle_unit(e, unit);
-    if (st == SHERD_OK && e->finder)
-        st = finite_after(e, e->finder, in, &run, index);
-    return st == SHERD_OK
-               ? st
-               : status_context(st, "%s of layer %s", backward ? "backward" : "forward", layer->name);
+    SHERD_TRY(model_layer_returned(layer, backward ? "backward" : "forward", st, before));
+    if (fresh && layer->ops->overwrites)
+        SHERD_TRY(settle_unit(e, unit));
+    return e->finder ? finite_after(e, e->finder, in, &run, index) : SHERD_OK;
 }
 
 /* Gathers this rank's `n` doubles from all ranks on the reduce queue and adds them up in rank order, so that

@@ -94,6 +94,8 @@ enum mistake {
     PAST_Y,
     PAST_DW,
     FAILS,
+    NO_STATUS,
+    SAYS_NOTHING,
     MISTAKES
 };
 enum { FC_W = 8, FC_B = 9, WIDTH = 12, FC_ELEMS = WIDTH * 4 * WIDTH };
@@ -125,6 +127,10 @@ static int wrong_forward(struct sherd_run *run)
         ((float *)run->y)[run->in.batch * run->in.seq * WIDTH] = 1.0f;
     if (mistake == FAILS)
         return sherd_fail(SHERD_EINVAL, "a reason");
+    if (mistake == SAYS_NOTHING)
+        return SHERD_EUNSUPPORTED;
+    if (mistake == NO_STATUS)
+        return 7;
     if (mistake == PAST_SAVED)
         ((char *)run->saved)[sizes.saved_bytes] = 1;
     return SHERD_OK;
@@ -182,7 +188,9 @@ static void mistakes_are_named(void **state)
         [PAST_SAVED] = "layer 'block0': writes past the",
         [PAST_Y] = "bytes of y",
         [PAST_DW] = "bytes of the gradient of transformer.h.0.mlp.c_fc.weight",
-        [FAILS] = "forward of layer 'block0': a reason",
+        [FAILS] = "forward of layer block0: a reason",
+        [NO_STATUS] = "forward of layer block0 returned 7, which is no status",
+        [SAYS_NOTHING] = "forward of layer block0: not supported here, and no reason was given",
     };
     struct sherd_model *model = NULL, *wrong = NULL;
     struct sherd_layer layers[3];
@@ -195,7 +203,8 @@ static void mistakes_are_named(void **state)
     spec.layers = layers;
     ASSERT_OK(sherd_model_create(&wrong, &spec));
     for (mistake = 0; mistake < MISTAKES; mistake++)
-        ASSERT_FAILS(sherd_model_check(wrong, *state, 2, 7, 4), SHERD_EINVAL, want[mistake]);
+        ASSERT_FAILS(sherd_model_check(wrong, *state, 2, 7, 4),
+            mistake == SAYS_NOTHING ? SHERD_EUNSUPPORTED : SHERD_EINVAL, want[mistake]);
     ASSERT_OK(sherd_model_check(wrong, *state, 2, 7, 4));
     sherd_model_destroy(wrong);
     sherd_model_destroy(model);
