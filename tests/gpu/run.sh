@@ -85,6 +85,7 @@ for what in "$@"; do
     nccl)
         one plugin 60 "$build/tests/gpu/test_plugin"
         one attention 300 "$build/tests/gpu/test_attention_gpu"
+        one tuned 60 "$build/tests/gpu/test_tuned"
         one nccl 600 "$build/tests/gpu/test_nccl"
         one nccl_fail 600 "$build/tests/gpu/test_nccl_fail"
         one exact 300 "$build/tests/ranks/test_exact" cuda
