@@ -2,7 +2,8 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * The engine's parts: the plan, the rank's storage, the queues and communicators, the counters of a run.
- * Shared by engine.c (making, saving, loading) and step.c (running); nobody else looks inside.
+ * Shared by what makes it (engine.c), runs it (step.c, graph.c, finite.c), saves and loads it (state.c,
+ * resume.c, saving.c) and watches it (watch.c, profile.c, replica.c); no other room looks inside.
  */
 #ifndef SHERD_RUNTIME_ENGINE_H
 #define SHERD_RUNTIME_ENGINE_H
@@ -49,8 +50,9 @@ struct sherd_engine {
     unsigned char *fresh_units; /* one for each unit: zeroed by the program and not yet written */
     int64_t steps;              /* planned steps in all, for the schedule */
     int64_t step, tokens_seen, samples_seen;
-    uint64_t run;              /* names the training that this is a part of: kept over resumes */
-    struct ckpt_saver *saver;  /* made for the first save */
+    uint64_t run;             /* names the training that this is a part of: kept over resumes */
+    struct ckpt_saver *saver; /* made for the first save */
+    int save_room; /* with the host memory that a save beside steps wants, or as much as was asked */
     struct sherd_event *ended; /* update: what a save copies is there */
     int copying;               /* a save has begun since the last updates: the next wait for its copies */
     int flag;                  /* this rank wishes to stop: goes round with the next step's counts */
@@ -83,7 +85,7 @@ struct engine_save {
 int engine_save_start(struct sherd_engine *engine, const struct engine_save *save);
 /* Makes room for what is on its way of a save: `buffer` bytes of host memory, without it a few MB; with
  * ENGINE_SAVE_AUTO as much as the rank's state takes, if the ranks of the host take no more than half of what
- * is free, else that half. Before the first save. Collective. */
+ * is free, else that half. Memory that an earlier save made do with is given up. Collective. */
 #define ENGINE_SAVE_AUTO UINT64_MAX
 struct engine_save_room {
     uint64_t memory; /* taken */

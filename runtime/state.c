@@ -323,9 +323,20 @@ uint64_t engine_save_auto(uint64_t state, uint64_t available, int ranks)
     return MIN(state, available / 2 / (uint64_t)ranks);
 }
 
+/* A save that stood still may have made a saver with little memory. */
+static int drop_saver(struct sherd_engine *e)
+{
+    SHERD_TRY(sherd_engine_save_wait(e)); /* then all is copied */
+    e->copying = 0;
+    ckpt_saver_destroy(e->saver);
+    e->saver = NULL;
+    return SHERD_OK;
+}
+
 int engine_save_prepare(struct sherd_engine *e, uint64_t buffer, struct engine_save_room *room)
 {
     struct shard_view *views = NULL;
+    SHERD_TRY(drop_saver(e));
     uint64_t available = mem_available(); /* all ranks look before any takes, which the next calls see to */
     int n = 0, st = comm_agree(e->comm, make_views(e, &views, &n));
     struct ckpt_job job = make_job(e, views, n);
@@ -339,6 +350,7 @@ int engine_save_prepare(struct sherd_engine *e, uint64_t buffer, struct engine_s
         st = make_saver(e, MIN(buffer, room->state));
     if (st == SHERD_OK)
         room->memory = ckpt_saver_memory(e->saver);
+    e->save_room = st == SHERD_OK;
     mem_free(views);
     return st;
 }
@@ -395,7 +407,7 @@ int engine_save_start(struct sherd_engine *e, const struct engine_save *save)
 int sherd_engine_save_start(struct sherd_engine *e, const char *dir, const char *extra)
 {
     struct engine_save_room room = { 0 };
-    if (!e->saver)
+    if (!e->save_room)
         SHERD_TRY(engine_save_prepare(e, ENGINE_SAVE_AUTO, &room));
     return engine_save_start(e, &(struct engine_save){ .dir = dir, .extra = extra });
 }
