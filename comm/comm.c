@@ -129,6 +129,7 @@ static int no_way(const char *kind)
 static int find_way(const struct comm_ops **out, const struct sherd_comm_desc *desc)
 {
     const char *kind = desc->kind ? desc->kind : "auto";
+    *out = NULL;
     if (strcmp(kind, "auto") == 0)
         kind = is_one_host(&desc->world) ? "shm" : by_mpi(&desc->world) ? "mpi" : "tcp";
     for (size_t i = 0; i < ARRAY_LEN(ways); i++)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * The three movements between the forms of state, and the only callers of collectives on tensors:
+ * The three movements between the forms of state, and the only collectives on tensors in a step:
  *   gather   sharded -> whole, into a slot, before a layer that needs the unit   (all-gather)
  *   reduce   partial -> sharded, or whole in stage 0, after the last backward    (reduce-scatter, all-reduce)
  *   publish  sharded -> whole, in place, after the update                        (all-gather)

@@ -293,7 +293,7 @@ static int walk_instr(struct walk *w, enum program_list list, int at)
     const struct program_instr *in = &w->program->list[list].at[at];
     const struct shard_stage *stage = w->desc->stage;
     int sharded = stage->param == SHARD_SHARDED, grad_sharded = stage->grad == SHARD_SHARDED;
-    int unit = op_what[in->op] == 'l' ? w->desc->layers[in->index].unit : in->index;
+    int unit = program_is_layer(in->op) ? w->desc->layers[in->index].unit : in->index;
     switch (in->op) {
     case PROGRAM_GATHER:
         if (!sharded || w->slot[unit] >= 0 || w->slot_unit[in->slot] >= 0)
@@ -381,6 +381,11 @@ int program_check(const struct shard_program *program, const struct program_desc
     return st;
 }
 
+int program_is_layer(enum program_op op)
+{
+    return op_what[op] == 'l';
+}
+
 const char *program_op_name(enum program_op op)
 {
     return op_text[op];
@@ -391,7 +396,7 @@ void program_instr_name(struct text *out, const struct program_instr *in, const 
     text_add(out, "%s", op_text[in->op]);
     if (op_what[in->op] == 'u')
         text_add(out, " %s", desc->layout->units[in->index].name);
-    else if (op_what[in->op] == 'l')
+    else if (program_is_layer(in->op))
         text_add(out, " %s", desc->layers[in->index].name);
 }
 

@@ -22,6 +22,7 @@
 #include "shard/layout.h"
 #include "shard/stage.h"
 
+/* Name, text, and what the index is of: a unit, a layer, or nothing. */
 #define PROGRAM_OPS(XX)                                                                                      \
     XX(GATHER, "gather", 'u')                                                                                \
     XX(RELEASE, "release", 'u')                                                                              \
@@ -42,10 +43,7 @@ enum program_op {
 };
 
 /* Whether an instruction's index is that of a layer, not of a unit. */
-static inline int program_is_layer(enum program_op op)
-{
-    return op == PROGRAM_FORWARD || op == PROGRAM_AGAIN || op == PROGRAM_BACKWARD;
-}
+int program_is_layer(enum program_op op);
 
 struct program_instr {
     enum program_op op;
