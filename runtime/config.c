@@ -412,6 +412,13 @@ int sherd_config_read(struct sherd_config *out, const struct sherd_config_desc *
         unnamed.path = "settings";
         return parse(out, "", 0, &unnamed, 1);
     }
+    if (file_is_dir(desc->path))
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "%s is a folder, and settings are a file; the folder of a Hugging Face model goes to --model",
+            desc->path);
+    if (text_ends(desc->path, ".toml"))
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "%s: TOML is not read; settings are YAML, as in configs/, or the JSON of DeepSpeed", desc->path);
     SHERD_TRY(file_read_text(&text, &bytes, desc->path, YAML_TEXT_BYTES));
     int st = parse(out, text, bytes, desc, 1);
     mem_free(text);

@@ -383,7 +383,9 @@ const struct foreign_system *foreign_detect(const struct yaml_node *root, const 
     for (size_t s = 0; s < ARRAY_LEN(systems); s++)
         if (known(systems[s], root) > (best ? known(best, root) : 0))
             best = systems[s];
-    return best ? best : text_ends(name, ".json") ? &foreign_deepspeed : NULL;
+    /* A JSON of DeepSpeed's is usual; one of Trainer's arguments is told by our keys. */
+    int ours = root->first && key_suggest(root->first->key);
+    return best ? best : text_ends(name, ".json") && !ours ? &foreign_deepspeed : NULL;
 }
 
 int foreign_take(struct sherd_config *config, const struct foreign_system *system,

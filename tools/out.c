@@ -75,11 +75,20 @@ int out_terminal(void)
     return isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
 }
 
-/* Colour is for people at a terminal who have not said that they want none. */
+static int is_set(const char *name)
+{
+    const char *value = getenv(name);
+    return value && value[0];
+}
+
+/* Colour is for people at a terminal who have not said that they want none, and for who asks for it. */
 static int has_colour(void)
 {
-    const char *none = getenv("NO_COLOR");
-    return out_terminal() && (!none || !none[0]);
+    static const char *const forces[] = { "FORCE_COLOR", "CLICOLOR_FORCE" };
+    for (int i = 0; i < 2 && !is_set("NO_COLOR"); i++)
+        if (is_set(forces[i]) && strcmp(getenv(forces[i]), "0") != 0)
+            return 1;
+    return out_terminal() && !is_set("NO_COLOR");
 }
 
 void out_moving(const char *line)

@@ -52,4 +52,21 @@ json 'r["batch"]["global"] == r["batch"]["micro"] * r["batch"]["accum"] * 3 == 1
 run 0 plan tiny.yaml --json
 json 'all(s["sent"]["total"] == 0 for s in r["stages"])'
 run 2 plan tiny.yaml --ranks 5
+
+# Files of others that are no settings here.
+echo '[job]' >job.toml
+run 2 train job.toml
+has err "job.toml: TOML is not read; settings are YAML"
+mkdir folder
+run 2 config folder
+has err "folder is a folder, and settings are a file"
+echo '{"output_dir": "x", "learning_rate": 1}' >trainer.json
+run 2 config trainer.json
+has err "trainer.json:1: output_dir: unknown key; did you mean run.dir?"
+echo '{"architectures": ["LlamaForCausalLM"]}' >config.json
+run 2 config config.json
+has err "config.json:1: architectures: unknown key; did you mean model.from?"
+echo '{"train_batchsize": 4}' >ds.json
+run 2 config ds.json
+has err "ds.json:1: train_batchsize: DeepSpeed has no such key; did you mean train_batch_size?"
 finish

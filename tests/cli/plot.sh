@@ -64,6 +64,9 @@ has err "no/such/folder.svg"
 # A terminal gets a line that moves, and colour unless NO_COLOR is set; a file gets neither.
 run 0 train tiny.yaml --set run.dir=file
 grep -q $'[\r\033]' err && { complain "what is no terminal got control characters"; show err; }
+mkdir file/step-00000099
+NO_COLOR= FORCE_COLOR=1 run 0 train tiny.yaml --set run.dir=file --set train.steps=20 --resume
+grep -qF $'\033[1;33mwarning: \033[0m' err || { complain "no colour though it was asked for"; show err; }
 if command -v script >/dev/null; then
     bare() { TERM=xterm script -qec "$1" /dev/null </dev/null >"$2" 2>&1; }
     bare "$sherd train tiny.yaml --set run.dir=seen --set train.steps=40" screen

@@ -353,6 +353,8 @@ static void names_elsewhere_are_suggested(void **state)
         { "save.load_best_model_at_end", "save.keep_best" },
         { "report_to", "log.tensorboard" },
         { "resume_from_checkpoint", "run.resume" },
+        { "training.local_batch_size", "batch.micro" },
+        { "model_type", "model.from" },
         { "model_name_or_path", "model.from" },
     };
     for (size_t i = 0; i < ARRAY_LEN(pairs); i++) {
