@@ -75,10 +75,10 @@ static int exchange(const char *made, const char *dir)
     if (!aside)
         return SHERD_ENOMEM;
     int st = file_rename(dir, aside);
-    if (st == SHERD_OK)
+    if (st == SHERD_OK) {
         st = file_rename(made, dir);
-    if (st == SHERD_OK)
-        st = file_rename(aside, made);
+        SHERD_KEEP(st, file_rename(aside, st == SHERD_OK ? made : dir));
+    }
     mem_free(aside);
     return st;
 }

@@ -224,13 +224,17 @@ static void a_model_does_not_come_among_checkpoints(void **state)
     ASSERT_FAILS(sherd_merge(&desc, NULL), SHERD_EEXISTS, "file is a file: name a folder");
 }
 
-/* The errno of the next exchange of folders. */
+/* The errno of the next exchange of folders; and a path to which the next rename fails. */
 static int exchange_errno;
+static const char *no_rename;
 
 static int fail_exchange(const char *call, const char *path, size_t *bytes)
 {
-    (void)path;
     (void)bytes;
+    if (no_rename && !strcmp(call, "rename") && !strcmp(path, no_rename)) {
+        no_rename = NULL;
+        return EIO;
+    }
     int links = exchange_errno == ENOSYS && !strcmp(call, "link"); /* a poor file system has no links, too */
     return links || !strcmp(call, "exchange") ? exchange_errno : 0;
 }
@@ -275,6 +279,11 @@ static void an_old_model_stays_until_the_new_one_is_whole(void **state)
     assert_int_equal(before, after);
     names_are(fake_at("x"), alone, 1);
     exchange_errno = ENOSYS; /* then by two renames, and copies */
+    no_rename = to;
+    ASSERT_FAILS(sherd_merge(&desc, NULL), SHERD_EIO, "x/m': Input/output error");
+    assert_null(no_rename);
+    names_are(fake_at("x/m"), old, 3);
+    names_are(fake_at("x"), alone, 1);
     ASSERT_OK(sherd_merge(&desc, NULL));
     file_hook(NULL);
     names_are(fake_at("x/m"), all, 6);
