@@ -170,7 +170,7 @@ static const char weight[] = "transformer.h.1.mlp.c_fc.weight";
 
 static void is_traced(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
 {
-    const struct fault *f = ctx;
+    const struct fault *f = ctx, none = { .stage = f->stage };
     struct rank r;
     struct sherd_step_stats stats;
     float before[WEIGHT_ELEMS], after[WEIGHT_ELEMS];
@@ -186,6 +186,17 @@ static void is_traced(int rank, struct sherd_comm *comm, struct sherd_device *de
     T_OK(sherd_engine_tensor(r.engine, "weight", weight, after, WEIGHT_ELEMS));
     T_BITS(before, after, sizeof(before));
     T_EQ(r.engine->step, 1);
+    /* It goes on, as if that step had never been tried. */
+    here.fault = &none;
+    T_OK(step(&r, &stats));
+    T_EQ(stats.step, 2);
+    T_OK(sherd_engine_tensor(r.engine, "weight", weight, after, WEIGHT_ELEMS));
+    finish(&r);
+    start(&r, &none, comm, dev);
+    T_OK(step(&r, NULL));
+    T_OK(step(&r, NULL));
+    T_OK(sherd_engine_tensor(r.engine, "weight", weight, before, WEIGHT_ELEMS));
+    T_BITS(before, after, sizeof(before));
     finish(&r);
 }
 
