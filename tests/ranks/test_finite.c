@@ -151,16 +151,22 @@ static void finish(struct rank *r)
     sherd_config_free(&r->config);
 }
 
-static int step(struct rank *r, struct sherd_step_stats *stats)
+/* A step on the rows of another, counted from 0. */
+static int step_with(struct rank *r, int64_t rows, struct sherd_step_stats *stats)
 {
     struct sherd_batch micro[ACCUM];
     for (int m = 0; m < ACCUM; m++) {
         for (int i = 0; i < MICRO; i++)
-            job_row(r->engine->step, (m * WORLD + r->engine->store.rank) * MICRO + i, SEQ, 101,
-                r->tokens[m] + i * SEQ, r->targets[m] + i * SEQ);
+            job_row(rows, (m * WORLD + r->engine->store.rank) * MICRO + i, SEQ, 101, r->tokens[m] + i * SEQ,
+                r->targets[m] + i * SEQ);
         micro[m] = (struct sherd_batch){ r->tokens[m], r->targets[m], MICRO };
     }
     return sherd_engine_step(r->engine, micro, ACCUM, stats);
+}
+
+static int step(struct rank *r, struct sherd_step_stats *stats)
+{
+    return step_with(r, r->engine->step, stats);
 }
 
 static const char weight[] = "transformer.h.1.mlp.c_fc.weight";
@@ -249,7 +255,7 @@ static void test_bad_weights_are_named(void **state)
 
 static void skips_two(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
 {
-    const struct fault *f = ctx;
+    const struct fault *f = ctx, none = { .stage = f->stage };
     struct rank r;
     struct sherd_step_stats stats;
     float before[WEIGHT_ELEMS], after[WEIGHT_ELEMS];
@@ -275,6 +281,16 @@ static void skips_two(int rank, struct sherd_comm *comm, struct sherd_device *de
     T_EQ(stats.skipped_steps, 2);
     T_EQ(r.engine->skipped_in_row, 0);
     T_OK(sherd_engine_tensor(r.engine, "weight", weight, before, WEIGHT_ELEMS));
+    finish(&r);
+
+    /* Its rate and Adam's correction were those of a second step. */
+    start(&r, &none, comm, dev);
+    T_OK(step(&r, NULL));
+    double lr = stats.lr;
+    T_OK(step_with(&r, 3, &stats));
+    T_TRUE(stats.lr == lr);
+    T_OK(sherd_engine_tensor(r.engine, "weight", weight, after, WEIGHT_ELEMS));
+    T_BITS(before, after, sizeof(before));
     finish(&r);
 
     /* Counts are part of the state, and so of the way on. */
