@@ -255,8 +255,10 @@ static void ranks_that_cannot_load_for_two_reasons(void **state)
 }
 
 /* Memory of rank 1 that fails: behind every collective its copy of the first unit has another value. */
+enum way_in { RESUMES, LOADS, IMPORTS };
 struct drift {
     struct device_probe probe; /* first: the device calls with it */
+    enum way_in way;
     struct sherd_engine *engine;
     int status;
 };
@@ -281,17 +283,21 @@ static void resume_and_drift(int rank, struct sherd_comm *comm, struct sherd_dev
     struct drift *d = (struct drift *)ctx + rank;
     struct sherd_config config;
     struct sherd_model *model;
-    char dir[256];
+    char dir[256], step[256], from[256];
     const char *set[] = { dir, "shard.stage=0", "run.resume=required" };
     int found;
     snprintf(dir, sizeof(dir), "run.dir=%s/drift", root);
+    snprintf(step, sizeof(step), "%s/drift/step-00000009", root);
+    snprintf(from, sizeof(from), "%s/drift-model", root);
     T_OK(sherd_config_parse(&config, train_config, strlen(train_config), "test", set, 3, WORLD));
     T_OK(sherd_config_model(&model, &config));
     T_OK(sherd_engine_create_blank(&d->engine,
         &(struct sherd_engine_desc){ .config = &config, .model = model, .device = dev, .comm = comm }));
     d->probe = (struct device_probe){ .begin = look, .end = spoil };
     dev->probe = &d->probe;
-    d->status = resume_run(d->engine, &config, NULL, &found);
+    d->status = d->way == RESUMES ? resume_run(d->engine, &config, NULL, &found)
+                : d->way == LOADS ? sherd_engine_load(d->engine, step)
+                                  : sherd_engine_import(d->engine, from, NULL);
     T_HAS(sherd_error(), "of unit ");
     T_HAS(sherd_error(), " on rank 1 are not those on rank 0, though all ranks hold the same");
     T_TRUE(!strstr(sherd_error(), "no checkpoint"));
@@ -306,13 +312,18 @@ static void copies_that_drift_are_no_damaged_file(void **state)
 {
     (void)state;
     struct train t = { .dir = "drift", .settings = { "shard.stage=0" } };
-    struct drift drift[WORLD] = { 0 };
     train(&t);
-    t_ranks(WORLD, T_THREADS, resume_and_drift, drift);
-    for (int r = 0; r < WORLD; r++)
-        assert_int_equal(drift[r].status, SHERD_EDIVERGED);
+    ASSERT_OK(sherd_merge(
+        &(struct sherd_merge_desc){ .from = at("drift"), .to = at("drift-model"), .type = SHERD_F32 }, NULL));
+    for (enum way_in way = RESUMES; way <= IMPORTS; way++) {
+        struct drift drift[WORLD] = { { .way = way }, { .way = way } };
+        t_ranks(WORLD, T_THREADS, resume_and_drift, drift);
+        for (int r = 0; r < WORLD; r++)
+            assert_int_equal(drift[r].status, SHERD_EDIVERGED);
+    }
     assert_true(has_step("drift", 9) && !file_exists(at("drift/damaged-step-00000009")));
     ASSERT_OK(file_remove_tree(at("drift")));
+    ASSERT_OK(file_remove_tree(at("drift-model")));
 }
 
 /* ---- what takes longer than the timeout ---- */
