@@ -34,6 +34,8 @@ void tokens_close(struct tokens *tokens); /* NULL is fine */
 int64_t tokens_count(const struct tokens *tokens);
 /* Whether the files are text, each byte a token, and not ids. */
 int tokens_are_bytes(const struct tokens *tokens);
+/* The first file of b that a has too, by whatever path; *path is b's, NULL for none. */
+int tokens_shared(const struct tokens *a, const struct tokens *b, const char **path);
 /* The part of the stream that came from path i. */
 void tokens_source(const struct tokens *tokens, int i, int64_t *first, int64_t *n);
 /* What shows that two sets hold the same tokens without reading them all: their number, and a sum of some

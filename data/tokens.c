@@ -7,6 +7,7 @@
 #include "data/data.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -386,6 +387,44 @@ int64_t tokens_count(const struct tokens *tokens)
 int tokens_are_bytes(const struct tokens *tokens)
 {
     return tokens->files[0].format == SHERD_DATA_BYTES;
+}
+
+struct place {
+    dev_t device;
+    ino_t number;
+};
+
+static int by_place(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+    if (x->device != y->device)
+        return x->device < y->device ? -1 : 1;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+/* Where a file lies; one that is gone since lies nowhere. */
+static struct place place_of(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 ? (struct place){ info.st_dev, info.st_ino } : (struct place){ 0 };
+}
+
+int tokens_shared(const struct tokens *a, const struct tokens *b, const char **path)
+{
+    struct place *places = mem_zalloc((size_t)a->n_files, sizeof(*places));
+    *path = NULL;
+    if (!places)
+        return SHERD_ENOMEM;
+    for (int i = 0; i < a->n_files; i++)
+        places[i] = place_of(a->files[i].path);
+    qsort(places, (size_t)a->n_files, sizeof(*places), by_place);
+    for (int i = 0; i < b->n_files && !*path; i++) {
+        struct place place = place_of(b->files[i].path);
+        if (place.number && bsearch(&place, places, (size_t)a->n_files, sizeof(*places), by_place))
+            *path = b->files[i].path;
+    }
+    mem_free(places);
+    return SHERD_OK;
 }
 
 void tokens_source(const struct tokens *tokens, int i, int64_t *first, int64_t *n)

@@ -110,6 +110,20 @@ static int open_eval(struct reading *r, const struct sherd_config *c)
     return tokens_windows(r->val, c->batch.seq, &r->eval.sampler.windows);
 }
 
+/* A folder with files to train on and to evaluate on, as many have it, holds both. */
+static int warn_shared(const struct reading *r)
+{
+    const char *path = NULL;
+    if (r->val)
+        SHERD_TRY(tokens_shared(r->train, r->val, &path));
+    if (path)
+        log_warn(
+            "data.val: %s is in data.train too: the validation loss is of what is trained on; name the files to "
+            "train on apart",
+            path);
+    return SHERD_OK;
+}
+
 /* Rank 0 tells what the files alone do not show. */
 static void tell(const struct reading *r, const struct sherd_config *c)
 {
@@ -146,9 +160,10 @@ int reading_open(struct reading *r, struct sherd_config *c, int rank, int world)
         c->train.steps = feed_steps(&r->feed);
     SHERD_TRY(config_check_steps(c, c->train.steps));
     SHERD_TRY(open_eval(r, c));
-    if (rank == 0)
-        tell(r, c);
-    return SHERD_OK;
+    if (rank != 0)
+        return SHERD_OK;
+    tell(r, c);
+    return warn_shared(r);
 }
 
 static int compare(const struct tokens *tokens, const char *key, struct sherd_comm *comm)

@@ -26,6 +26,13 @@ run 0 tokenize --tokenizer one1 -o two --field body two.jsonl --json
 json 'r["documents"] == 200 and r["files"] == 1 and r["vocab"] < 400'
 [ -z "$(tail -c 1 two/tokens.json | tr -d '\n')" ] || complain "tokens.json does not end in a newline"
 
+# A folder with both kinds of files, as others leave it.
+mkdir both && cp one1/tokens-000001.bin both/train.bin && cp one1/tokens-000001.bin both/val.bin
+run 0 train tiny.yaml --ranks 2 --set run.dir=leak --set data.train=[both] --set data.val=[both/val.bin] --set model.vocab=384 \
+    --set train.eval_every=2 --set train.steps=2
+has err "data.val: both/val.bin is in data.train too"
+[ "$(grep -c "is in data.train too" err)" = 1 ] || complain "it was told more than once"
+
 # Trained on both, with weights, evaluated on what is held out; stopped and gone on from, at another world.
 sets=(--set data.train=[one1,two] --set data.weights=[1,0.5] --set data.split=0.1 --set model.vocab=384
     --set train.eval_every=2 --set data.end=0)

@@ -372,6 +372,30 @@ static void no_text(void **state)
     tokens_close(t);
 }
 
+/* One file by two paths is one file. */
+static void shared_files(void **state)
+{
+    (void)state;
+    struct tokens *a, *b;
+    const char *path;
+    assert_int_equal(file_mkdirs("shared"), SHERD_OK);
+    write_text("shared/train.txt", "abc");
+    write_text("shared/val.txt", "abc");
+    write_text("other.txt", "abc");
+    assert_int_equal(symlink("shared/val.txt", "link.txt"), 0);
+    ASSERT_OK(open_one(&a, "shared", SHERD_DATA_AUTO, 256));
+    ASSERT_OK(open_one(&b, "other.txt", SHERD_DATA_AUTO, 256));
+    ASSERT_OK(tokens_shared(a, b, &path));
+    assert_null(path);
+    tokens_close(b);
+    const char *paths[] = { "other.txt", "link.txt" };
+    ASSERT_OK(open_list(&b, paths, 2, SHERD_DATA_AUTO, 256));
+    ASSERT_OK(tokens_shared(a, b, &path));
+    assert_string_equal(path, "link.txt");
+    tokens_close(b);
+    tokens_close(a);
+}
+
 /* The folder of a data set of `datasets`: rows in Arrow, and JSON beside them that nothing is learnt from. */
 static void saved_dataset(void **state)
 {
@@ -532,6 +556,7 @@ int main(void)
         cmocka_unit_test(bare_u16),
         cmocka_unit_test(token_outside_vocabulary),
         cmocka_unit_test(no_text),
+        cmocka_unit_test(shared_files),
         cmocka_unit_test(saved_dataset),
         cmocka_unit_test(folders_are_walked_in_byte_order),
         cmocka_unit_test(a_full_disk_leaves_no_tokens),
