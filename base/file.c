@@ -65,6 +65,10 @@ const char *file_way_out(int err)
 {
     if (err == ENOSPC || err == EDQUOT)
         return "; free some there, or write elsewhere";
+    if (err == EACCES)
+        return "; change its permissions or those of the folder it is in, or name another";
+    if (err == EROFS)
+        return "; write to another file system";
     return err == EFBIG ? "; raise the limit of file sizes (ulimit -f), or write to another file system" : "";
 }
 

@@ -74,7 +74,7 @@ int file_free_space(uint64_t *out, const char *path);
  * where the file system has no locks. */
 int file_lock(int *fd, const char *path);
 
-/* What to do about an errno of a write, to be put behind its text: "; free some there, ...", or "". */
+/* What to do about an errno, to be put behind its text: "; free some there, ...", or "". */
 const char *file_way_out(int err);
 /* "cannot VERB 'path': reason" and the way out, from errno: ENOTFOUND, EEXISTS or EIO. */
 int file_fail(const char *verb, const char *path);

@@ -357,6 +357,15 @@ static void add_tail(const struct child *child, char *out, size_t bytes)
         len += (size_t)snprintf(out + len, len < bytes ? bytes - len : 0, "\n  | %.200s", line);
 }
 
+/* What often is behind a signal. */
+static const char *hint_of(int sig)
+{
+    return sig == SIGKILL ? " (often the host ran out of memory: see its kernel log)"
+           : sig == SIGBUS
+               ? " (often a file of the data was cut off or written anew while the job read it, or its disk failed)"
+               : "";
+}
+
 void child_describe(const struct child *child, const char *who, const char *also, char *out, size_t bytes)
 {
     int n = snprintf(out, bytes, "%s %s", who, also);
@@ -368,8 +377,7 @@ void child_describe(const struct child *child, const char *who, const char *also
         int sig = WTERMSIG(child->status);
         const char *name = sigabbrev_np(sig);
         if (name)
-            snprintf(at, bytes, "was killed by SIG%s%s", name,
-                sig == SIGKILL ? " (often the host ran out of memory: see its kernel log)" : "");
+            snprintf(at, bytes, "was killed by SIG%s%s", name, hint_of(sig));
         else /* of real time */
             snprintf(at, bytes, "was killed by signal %d", sig);
     } else if (child->len) {

@@ -63,6 +63,8 @@ kill -ABRT "${ranks[2]}"
 ended 134 crashed.err
 last_line crashed.err "rank 2 of 3 ($(uname -n), pid ${ranks[2]}) was killed by SIGABRT"
 
+run 135 launch --nproc-per-node 1 bash -c 'kill -BUS $$'
+has err "was killed by SIGBUS (often a file of the data was cut off"
 run 162 launch --nproc-per-node 1 bash -c 'kill -34 $$' # which has no name
 has err "was killed by signal 34"
 

@@ -5,6 +5,7 @@
  */
 #include "tests/check.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,6 +186,29 @@ static void atomic_write_replaces(void **state)
     assert_int_equal(n, 1);
     file_list_free(names, n);
     ASSERT_FAILS(file_write_atomic(at("no/such/folder"), "x", 1), SHERD_ENOTFOUND, "no/such/folder");
+}
+
+static int refusal;
+
+static int refuse(const char *call, const char *path, size_t *bytes)
+{
+    (void)path;
+    (void)bytes;
+    return strcmp(call, "create") == 0 ? refusal : 0;
+}
+
+static void a_refusal_has_a_way_out(void **state)
+{
+    (void)state;
+    refusal = EACCES;
+    file_hook(refuse);
+    ASSERT_FAILS(file_write_atomic(at("refused"), "x", 1), SHERD_EIO,
+        "Permission denied; change its permissions or those of the folder it is in");
+    refusal = EROFS;
+    ASSERT_FAILS(file_write_atomic(at("refused"), "x", 1), SHERD_EIO,
+        "Read-only file system; write to another file system");
+    file_hook(NULL);
+    assert_false(file_exists(at("refused")));
 }
 
 static void what_the_dead_left_is_cleared(void **state)
@@ -398,6 +422,7 @@ int main(void)
         cmocka_unit_test(reads_text_up_to_a_limit),
         cmocka_unit_test(reads_text_from_a_pipe),
         cmocka_unit_test(atomic_write_replaces),
+        cmocka_unit_test(a_refusal_has_a_way_out),
         cmocka_unit_test(what_the_dead_left_is_cleared),
         cmocka_unit_test(failed_atomic_write_leaves_the_old_file),
         cmocka_unit_test(sizes_and_kinds),
