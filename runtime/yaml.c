@@ -56,6 +56,10 @@ static int syntax_fail(const struct reader *r)
     if (tab_indent(r, line))
         return FAIL_AT(r, line + 1, "a tab in the indentation; YAML takes only spaces there");
     const char *what = text_ends(r->name, ".json") ? "JSON" : "YAML";
+    if (p->context && strstr(p->context, "alias"))
+        return FAIL_AT(r, line + 1,
+            "not valid %s: what begins with * stands in quotes: '*.weight', in column %zu", what,
+            p->problem_mark.column + 1);
     if (p->context && p->context_mark.line != line)
         return FAIL_AT(r, line + 1, "not valid %s: %s, %s that began in line %zu", what, problem, p->context,
             p->context_mark.line + 1);
@@ -144,7 +148,8 @@ static int read_node(struct reader *r, struct yaml_node **out)
     size_t line = e->start_mark.line + 1;
     node->line = (int)line;
     if (e->type == YAML_ALIAS_EVENT)
-        return FAIL_AT(r, line, "alias '*%s': aliases are not taken; write the value out",
+        return FAIL_AT(r, line,
+            "alias '*%s': aliases are not taken; write the value out, or put a text that begins with * in quotes",
             (const char *)e->data.alias.anchor);
     if (e->type == YAML_SCALAR_EVENT) {
         node->quoted = e->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;

@@ -111,6 +111,7 @@ static void refuses_what_is_no_yaml(void **state)
     refuses("a: b: c\n", "t.yaml:1: not valid YAML: mapping values are not allowed");
     refuses("a: [1, 2\nb: 3\n", "t.yaml:2: not valid YAML");
     refuses("a: 'x\n", "not valid YAML");
+    refuses("a: [*.x*]\n", "t.yaml:1: not valid YAML: what begins with * stands in quotes");
     refuses("a: 1\n  b: 2\n", "t.yaml:2: not valid YAML");
     refuses("a: 1\nb: \xff\n", "t.yaml:2: not a text in UTF-8");
     refuses("a: 1\n\x01\n", "t.yaml:2: not a text in UTF-8");
