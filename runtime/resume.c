@@ -192,6 +192,9 @@ static int look_for_first(struct resume *r, char **path)
             "%s exists already; --resume goes on from it, another run.dir starts a new run", *path);
     if (st == SHERD_ENOTFOUND && c->run.resume != SHERD_RESUME_REQUIRED)
         return SHERD_OK;
+    if (st == SHERD_ENOTFOUND)
+        return SHERD_FAIL(
+            st, "%s; --resume=auto begins anew where there is nothing to go on from", sherd_error());
     return st;
 }
 

@@ -30,6 +30,7 @@ run 0 train tiny.yaml --resume --ranks 3 --set train.steps=7 --set schedule.step
     --set run.seed=2 --set data.train='[text, text]' --set optim.beta2=0.5
 has err "other settings than it was saved with: run.seed 2, not 3; optim.beta2 0.5, not 0.95; data.train [text, text], not [text]"
 run 1 train tiny.yaml --resume --set run.dir=nowhere
+has err "--resume=auto begins anew"
 has err "nowhere"
 run 0 train tiny.yaml --resume=auto --set run.dir=fresh --set train.steps=2
 
