@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * The built-in families: names, defaults, the checks that all share.
+ * The built-in families: names, defaults, and what all share: the checks, and the layers.
  */
 #include "model/model.h"
 
@@ -11,6 +11,7 @@
 
 #include <sherd/ops.h>
 #include "base/status.h"
+#include "model/layers.h"
 
 static const struct model_family *const families[] = { &model_gpt2, &model_llama, &model_qwen2,
     &model_qwen3 };
@@ -156,6 +157,37 @@ static int fill_config(struct sherd_model_config *c, const struct model_family *
     return SHERD_OK;
 }
 
+/* One layer for each unit, but that a tied head uses the embedding's. */
+static int make_spec(struct sherd_model_spec *spec, struct arena *arena, const struct model_family *family,
+    const struct sherd_model_config *c)
+{
+    int n = (int)c->layers;
+    struct maker m;
+    struct transformer *t = arena_zalloc(arena, 1, sizeof(*t));
+    if (!t)
+        return SHERD_ENOMEM;
+    *t = (struct transformer){ .vocab = c->vocab,
+        .width = c->width,
+        .heads = c->heads,
+        .kv_heads = c->kv_heads,
+        .head_dim = c->head_dim,
+        .mlp_width = c->mlp_width,
+        .context = c->context,
+        .norm_eps = c->norm_eps,
+        .any_order = c->any_order };
+    family->describe(t, family, c);
+    maker_init(&m, arena, n + 2, n + 2);
+    family->units(&m, family, c);
+    maker_layer(&m, 0, &model_embed, t, "embed");
+    for (int i = 0; i < n; i++)
+        maker_layer(&m, 1 + i, &model_block, t, "block%d", i);
+    maker_layer(&m, c->tied ? 0 : n + 1, &model_head, t, "head");
+    SHERD_TRY(maker_take(&m, spec));
+    spec->vocab = c->vocab;
+    spec->export_json = family->config_json(arena, family, c);
+    return spec->export_json ? SHERD_OK : SHERD_ENOMEM;
+}
+
 int sherd_model_build(struct sherd_model **out, const struct sherd_model_config *config)
 {
     const struct model_family *family = NULL;
@@ -167,7 +199,7 @@ int sherd_model_build(struct sherd_model **out, const struct sherd_model_config 
     struct sherd_model *model = mem_zalloc(1, sizeof(*model));
     if (!model)
         return SHERD_ENOMEM;
-    SHERD_TRY_OUT(family->spec(&model->spec, &model->arena, family, &full));
+    SHERD_TRY_OUT(make_spec(&model->spec, &model->arena, family, &full));
     SHERD_TRY_OUT(model_check_spec(&model->spec));
     model->params = model_count(&model->spec);
     model->family = family;

@@ -56,8 +56,9 @@ static void final_params(struct maker *m, const struct sherd_model_config *c)
     maker_vector(m, SHERD_INIT_ZERO, c->width, "transformer.ln_f.bias");
 }
 
-static void units(struct maker *m, const struct sherd_model_config *c)
+static void units(struct maker *m, const struct model_family *family, const struct sherd_model_config *c)
 {
+    (void)family;
     maker_unit(m, 4, "%s", c->tied ? "root" : "embed");
     maker_matrix(m, c->init_std, c->vocab, c->width, "transformer.wte.weight");
     if (c->tied)
@@ -109,42 +110,17 @@ static char *config_json(
         c->vocab > 50256 ? "50256" : "null", c->vocab > 50256 ? "50256" : "null");
 }
 
-static int gpt2_spec(struct sherd_model_spec *spec, struct arena *arena, const struct model_family *family,
-    const struct sherd_model_config *c)
+static void describe(
+    struct transformer *t, const struct model_family *family, const struct sherd_model_config *c)
 {
-    struct transformer *t = arena_zalloc(arena, 1, sizeof(*t));
-    if (!t)
-        return SHERD_ENOMEM;
-    *t = (struct transformer){
-        .vocab = c->vocab,
-        .width = c->width,
-        .heads = c->heads,
-        .kv_heads = c->heads,
-        .head_dim = c->head_dim,
-        .mlp_width = c->mlp_width,
-        .context = c->context,
-        .norm = SHERD_LAYER_NORM,
-        .norm_eps = c->norm_eps,
-        .any_order = c->any_order,
-        .block = block_of(c),
-        .wte = 0,
-        .wpe = 1,
-        .final_w = c->tied ? 2 : 0,
-        .final_b = c->tied ? 3 : 1,
-        .head_w = c->tied ? 0 : 2,
-    };
-    int n = (int)c->layers;
-    struct maker m;
-    maker_init(&m, arena, n + 2, n + 2);
-    units(&m, c);
-    maker_layer(&m, 0, &model_embed, t, "embed");
-    for (int i = 0; i < n; i++)
-        maker_layer(&m, 1 + i, &model_block, t, "block%d", i);
-    maker_layer(&m, c->tied ? 0 : n + 1, &model_head, t, "head");
-    SHERD_TRY(maker_take(&m, spec));
-    spec->vocab = c->vocab;
-    spec->export_json = config_json(arena, family, c);
-    return spec->export_json ? SHERD_OK : SHERD_ENOMEM;
+    (void)family;
+    t->norm = SHERD_LAYER_NORM;
+    t->block = block_of(c);
+    t->wte = 0;
+    t->wpe = 1;
+    t->final_w = c->tied ? 2 : 0;
+    t->final_b = c->tied ? 3 : 1;
+    t->head_w = c->tied ? 0 : 2;
 }
 
 static int64_t mlp_width(int64_t width)
@@ -158,4 +134,6 @@ const struct model_family model_gpt2 = { .name = "gpt2",
     .tied = 1,
     .learns_places = 1,
     .mlp_width = mlp_width,
-    .spec = gpt2_spec };
+    .describe = describe,
+    .units = units,
+    .config_json = config_json };

@@ -175,44 +175,18 @@ static double pair_frequency(const struct sherd_model_config *c, int i)
     return (1 - blend) * f / factor + blend * f;
 }
 
-static int llama_spec(struct sherd_model_spec *spec, struct arena *arena, const struct model_family *family,
-    const struct sherd_model_config *c)
+static void describe(
+    struct transformer *t, const struct model_family *family, const struct sherd_model_config *c)
 {
-    struct transformer *t = arena_zalloc(arena, 1, sizeof(*t));
-    if (!t)
-        return SHERD_ENOMEM;
-    *t = (struct transformer){
-        .vocab = c->vocab,
-        .width = c->width,
-        .heads = c->heads,
-        .kv_heads = c->kv_heads,
-        .head_dim = c->head_dim,
-        .mlp_width = c->mlp_width,
-        .context = c->context,
-        .norm = SHERD_RMS_NORM,
-        .norm_eps = c->norm_eps,
-        .any_order = c->any_order,
-        .block = block_of(family, c),
-        .wte = 0,
-        .wpe = -1,
-        .final_w = c->tied ? 1 : 0,
-        .final_b = -1,
-        .head_w = c->tied ? 0 : 1,
-    };
+    t->norm = SHERD_RMS_NORM;
+    t->block = block_of(family, c);
+    t->wte = 0;
+    t->wpe = -1;
+    t->final_w = c->tied ? 1 : 0;
+    t->final_b = -1;
+    t->head_w = c->tied ? 0 : 1;
     for (int i = 0; i < (int)c->head_dim / 2; i++)
         t->inv_freq[i] = (float)pair_frequency(c, i);
-    int n = (int)c->layers;
-    struct maker m;
-    maker_init(&m, arena, n + 2, n + 2);
-    units(&m, family, c);
-    maker_layer(&m, 0, &model_embed, t, "embed");
-    for (int i = 0; i < n; i++)
-        maker_layer(&m, 1 + i, &model_block, t, "block%d", i);
-    maker_layer(&m, c->tied ? 0 : n + 1, &model_head, t, "head");
-    SHERD_TRY(maker_take(&m, spec));
-    spec->vocab = c->vocab;
-    spec->export_json = config_json(arena, family, c);
-    return spec->export_json ? SHERD_OK : SHERD_ENOMEM;
 }
 
 static int64_t mlp_width(int64_t width)
@@ -227,7 +201,9 @@ const struct model_family model_llama = {
     .context = 2048,
     .free_heads = 1,
     .mlp_width = mlp_width,
-    .spec = llama_spec,
+    .describe = describe,
+    .units = units,
+    .config_json = config_json,
 };
 
 const struct model_family model_qwen2 = {
@@ -238,7 +214,9 @@ const struct model_family model_qwen2 = {
     .free_heads = 1,
     .qkv_bias = 1,
     .mlp_width = mlp_width,
-    .spec = llama_spec,
+    .describe = describe,
+    .units = units,
+    .config_json = config_json,
 };
 
 const struct model_family model_qwen3 = {
@@ -249,5 +227,7 @@ const struct model_family model_qwen3 = {
     .free_heads = 1,
     .qk_norm = 1,
     .mlp_width = mlp_width,
-    .spec = llama_spec,
+    .describe = describe,
+    .units = units,
+    .config_json = config_json,
 };

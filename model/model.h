@@ -43,7 +43,10 @@ int model_set_export(struct sherd_model *model, const char *text);
  * it is not computed here. mem_free it. */
 int model_dropout(char **out, const char *text);
 
-/* A family fills spec from a config that has all fields set and checked. */
+struct transformer; /* model/layers.h */
+struct maker;
+
+/* A family: what sets it apart. Configs have all fields set and checked. */
 struct model_family {
     const char *name;
     const char *architecture; /* what config.json calls it */
@@ -55,8 +58,15 @@ struct model_family {
     int qk_norm;              /* the heads of q and k are normed */
     int learns_places; /* positions are rows of a table; otherwise rotations of q and k, which need pairs */
     int64_t (*mlp_width)(int64_t width); /* default */
-    int (*spec)(struct sherd_model_spec *spec, struct arena *arena, const struct model_family *family,
+    /* The rest of a transformer that has the config's sizes: norm, block, rotation, places of parameters. */
+    void (*describe)(struct transformer *transformer, const struct model_family *family,
         const struct sherd_model_config *config);
+    /* The units: that of the embedding, one for each block, and unless the head is tied that of the head. */
+    void (*units)(
+        struct maker *m, const struct model_family *family, const struct sherd_model_config *config);
+    /* What exports will have as config.json, in the arena. */
+    char *(*config_json)(
+        struct arena *arena, const struct model_family *family, const struct sherd_model_config *config);
 };
 extern const struct model_family model_gpt2, model_llama, model_qwen2, model_qwen3;
 /* ECONFIG names those that there are. */
