@@ -6,6 +6,7 @@
 # up, and who reads a checkpoint needs no more for a large one.
 . "$(dirname "$0")/lib.sh"
 make_tiny
+export MALLOC_PERTURB_=0 # meson's, which touches all that is taken, be it used or not
 
 # The largest resident memory of any process of a command, in KiB, in `peak`.
 peak() { # ARGS...
