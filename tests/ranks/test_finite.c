@@ -385,6 +385,49 @@ static void test_replicas_that_differ_are_named(void **state)
         }
 }
 
+/* ---- what is let go ---- */
+
+static int all_ones(const void *data, size_t bytes)
+{
+    const unsigned char *at = data;
+    size_t n = 0;
+    while (n < bytes && at[n] == 0xff)
+        n++;
+    return n == bytes;
+}
+
+/* At the end of a step nothing is gathered and no gradient is under way. */
+static void lets_go(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    const struct fault *f = ctx;
+    struct rank r;
+    float out[WEIGHT_ELEMS];
+    (void)rank;
+    start(&r, f, comm, dev);
+    T_OK(step(&r, NULL));
+    T_OK(sherd_engine_tensor(r.engine, "weight", weight, out, WEIGHT_ELEMS)); /* which waits for all queues */
+    const struct shard_store *s = &r.engine->store;
+    const struct shard_program *p = s->desc.program;
+    T_TRUE((p->n_slots > 0) == (f->stage == 3));
+    T_TRUE((p->n_partials > 0) == (f->stage >= 2));
+    for (int k = 0; k < p->n_slots; k++)
+        T_EQ(all_ones(s->slots[k].data, (size_t)p->slot_elems[k] * sizeof(float)), f->settings[0] != NULL);
+    for (int k = 0; k < p->n_partials; k++) /* as much of it as the last unit took */
+        T_EQ(all_ones(s->partials[k].data, 64), f->settings[0] != NULL);
+    finish(&r);
+}
+
+static void test_what_is_let_go_is_poisoned(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage < 4; stage++) {
+        struct fault f = { .stage = stage };
+        t_ranks(WORLD, T_THREADS | T_ASYNC, lets_go, &f);
+        f.settings[0] = "shard.poison=true";
+        t_ranks(WORLD, T_THREADS | T_ASYNC, lets_go, &f);
+    }
+}
+
 /* ---- collectives ---- */
 
 static void they_differ(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
@@ -501,6 +544,7 @@ int main(void)
         cmocka_unit_test(test_bad_weights_are_named),
         cmocka_unit_test(test_steps_are_skipped_and_counted),
         cmocka_unit_test(test_replicas_that_differ_are_named),
+        cmocka_unit_test(test_what_is_let_go_is_poisoned),
         cmocka_unit_test(test_collectives_are_compared_before_they_run),
         cmocka_unit_test(test_a_save_by_one_rank_is_told),
     };
