@@ -56,7 +56,9 @@ static int check_space(const struct save *s)
                                    17 * (s->total / s->block);
     SHERD_TRY(file_free_space(&available, s->dir));
     if (available < s->total + manifest && s->rotates) {
-        SHERD_TRY(ckpt_rotate(s->dir, &s->keep, s->manifest.meta.run));
+        struct ckpt_keep keep = s->keep;
+        keep.newest -= keep.newest > 1; /* one of those is to come; but the last one stays */
+        SHERD_TRY(ckpt_rotate(s->dir, &keep, s->manifest.meta.run));
         SHERD_TRY(file_free_space(&available, s->dir));
     }
     if (available < s->total + manifest)

@@ -38,6 +38,18 @@ RANK=0 LOCAL_RANK=0 run 0 train tiny.yaml --set run.dir=shared/trial --set save.
 wait $! || { complain "a trial without a shared folder failed"; show err1; }
 unset WORLD_SIZE LOCAL_WORLD_SIZE SHERD_JOB
 
+# What checkpoints will take is told before anything is trained, and that there is not enough room for them.
+# shellcheck disable=SC2016
+unshare -rm bash -c 'mount -t tmpfs -o size=800k tmpfs shared && "$0" train tiny.yaml --set run.dir=shared/tight \
+    --set save.every=1 --set save.keep=2 --set train.steps=5; code=$?; ls shared/tight; du -sb shared/tight/step-00000005
+    exit $code' "$sherd" >out 2>err || { complain "a run that removes old checkpoints has no room for two"; show out err; }
+has err "checkpoints: 322 kB each, up to 3 at once: 965 kB; free there: "
+has err "shared/tight has less room than the checkpoints of this run will take"
+has err "free some, or set save.keep lower"
+[ "$(grep -c '^step-' out)" -eq 2 ] && grep -q '^step-00000004' out || { complain "not the two newest are left"; show out; }
+[ "$(grep -nE 'has less room|step +1/5' err | sed 's/.*step .*/step/; s/.*room.*/room/' | tr '\n' ' ')" = "room step " ] ||
+    { complain "it is told too late"; show err; }
+
 # A run folder, a step folder and a renamed copy on a disk that is mounted to be read only: whoever reads them writes nothing.
 run 0 merge kept model
 cp -r kept/step-00000003 kept/renamed
