@@ -51,8 +51,12 @@ static void print_option(const char *head, const char *help)
 
 static void print_help(const struct command *command)
 {
-    printf("usage: sherd %s%s%s [options]\n\n%s\n", command->name, command->operands[0] ? " " : "",
-        command->operands, command->summary);
+    if (command->rest) /* what follows the operand is not ours */
+        printf("usage: sherd %s [options] %s [arguments]\n", command->name, command->operands);
+    else
+        printf("usage: sherd %s%s%s [options]\n", command->name, command->operands[0] ? " " : "",
+            command->operands);
+    printf("\n%s\n", command->summary);
     if (command->text)
         printf("\n%s\n", command->text);
     printf("\nOptions:\n");

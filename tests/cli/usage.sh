@@ -42,6 +42,8 @@ done
 
 run 2
 has err "no command given"
+run 0 launch --help # options after PROGRAM are its own
+has out "usage: sherd launch [options] PROGRAM [arguments]"
 run 2 trian
 has err "unknown command 'trian'; did you mean 'train'?"
 run 2 xyzzy
