@@ -67,6 +67,8 @@ const char *file_way_out(int err)
         return "; free some there, or write elsewhere";
     if (err == EACCES)
         return "; change its permissions or those of the folder it is in, or name another";
+    if (err == EMFILE || err == ENFILE)
+        return "; raise the limit of open files (ulimit -n)";
     if (err == EROFS)
         return "; write to another file system";
     return err == EFBIG ? "; raise the limit of file sizes (ulimit -f), or write to another file system" : "";

@@ -142,13 +142,19 @@ static const char *name_of(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* A folder with a manifest, or one called like a step, is meant as a step folder. */
+/* A folder with a manifest, or one called like a step that is not the folder of a run, is meant as a step
+ * folder. */
 static int is_step_folder(const char *dir)
 {
-    struct ckpt_step step;
+    struct ckpt_step step, *below = NULL;
+    int n = 0;
     char *manifest = ckpt_join(dir, CKPT_MANIFEST);
-    int yes = (manifest && file_exists(manifest)) || parse_name(&step, name_of(dir));
+    int yes = manifest && file_exists(manifest);
     mem_free(manifest);
+    if (yes || !parse_name(&step, name_of(dir)))
+        return yes;
+    yes = ckpt_list_steps(&below, &n, dir) != SHERD_OK || n == 0;
+    mem_free(below);
     return yes;
 }
 

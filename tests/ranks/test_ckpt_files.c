@@ -288,7 +288,21 @@ static void what_is_not_complete_is_put_aside(void **state)
     assert_steps("damaged-step-00000008 damaged-step-00000010 damaged-step-00000011 latest step-00000009 ");
 }
 
-/* Nor is it known to be broken: a manifest that cannot be looked at may be as good as new. */
+/* A run may be called like one of its steps. */
+static void a_run_called_like_a_step(void **state)
+{
+    (void)state;
+    const struct fake_options options = { .missing = 1, .step = 8 };
+    char *path;
+    ASSERT_FAILS(sherd_ckpt_find(&path, fake_at("step-00000005")), SHERD_ENOTFOUND, "no such folder");
+    ASSERT_OK(fake_save(&results, 1, &options, fake_at("step-00000005")));
+    assert_finds("step-00000005", "step-00000005/step-00000008");
+    assert_finds("step-00000005/step-00000008", "step-00000005/step-00000008");
+    ASSERT_OK(file_remove_tree(fake_at("step-00000005/step-00000008")));
+    ASSERT_FAILS(sherd_ckpt_find(&path, fake_at("step-00000005")), SHERD_ENOTFOUND, "no manifest.json");
+}
+
+/* A manifest that cannot be looked at may be as good as new: its checkpoint is not called broken. */
 static void what_cannot_be_looked_at_stays(void **state)
 {
     (void)state;
@@ -563,6 +577,7 @@ int main(void)
         TEST(finds_the_newest_complete_one),
         TEST(a_newer_version_is_not_passed_over),
         TEST(what_is_not_complete_is_put_aside),
+        TEST(a_run_called_like_a_step),
         TEST(what_cannot_be_looked_at_stays),
         TEST(rotation_goes_by_number),
         TEST(what_is_kept_beside_the_newest),
