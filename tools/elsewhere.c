@@ -13,9 +13,11 @@
 #define RANKS "|num-gpus|nproc-per-node|num-processes|np|"
 
 static const struct {
-    const char *commands, *options; /* names between strokes; "" = any command */
+    const char *commands, *options; /* names between strokes; no commands = any */
     const char *text;
 } rows[] = {
+    { "", "|local-rank|",
+        "; ranks read LOCAL_RANK: torchrun sets it, and deepspeed leaves the option out with --no_local_rank" },
     { "|train|plan|bench|selftest|", RANKS, "; here it is --ranks" },
     { "|train|plan|config|", "|device|", "; it is a key: --set run.device=cuda" },
     { "|train|plan|config|", "|config|config-file|deepspeed|deepspeed-config|",
@@ -64,7 +66,7 @@ const char *elsewhere(const char *command, const char *option)
         if (*p == '_')
             *p = '-';
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        if (among(rows[i].commands, command) && among(rows[i].options, plain))
+        if ((!rows[i].commands[0] || among(rows[i].commands, command)) && among(rows[i].options, plain))
             return rows[i].text;
     return NULL;
 }

@@ -11,6 +11,7 @@
 #include "base/text_plain.h"
 #include "tools/args.h"
 #include "tools/commands.h"
+#include "tools/elsewhere.h"
 #include "tools/out.h"
 
 static const struct {
@@ -34,6 +35,15 @@ static void print_help(void)
            "first, 75 stopped on request after saving, 128 + n ended by signal n.\n");
 }
 
+static int unknown_option(const char *word)
+{
+    char name[64];
+    snprintf(
+        name, sizeof(name), "%.*s", (int)strcspn(word + strspn(word, "-"), "="), word + strspn(word, "-"));
+    const char *text = elsewhere("", name);
+    return args_mistake(NULL, "unknown option '%s'%s", word, text ? text : "");
+}
+
 static int unknown_command(const char *word)
 {
     const char *names[COUNT_OF(commands)];
@@ -49,7 +59,7 @@ static int run_command(int argc, char **argv)
     for (int i = 0; i < COUNT_OF(commands); i++)
         if (strcmp(argv[0], commands[i].name) == 0)
             return commands[i].run(argc, argv);
-    return argv[0][0] == '-' ? args_mistake(NULL, "unknown option '%s'", argv[0]) : unknown_command(argv[0]);
+    return argv[0][0] == '-' ? unknown_option(argv[0]) : unknown_command(argv[0]);
 }
 
 /* `sherd help`, and `sherd help COMMAND` for `sherd COMMAND --help`. */

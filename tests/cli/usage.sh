@@ -103,4 +103,10 @@ if [ -e /dev/full ]; then
     "$sherd" --help >/dev/full 2>err && complain "writing to a full device went well"
     has err "standard output"
 fi
+
+# What deepspeed's launcher puts behind the program.
+run 2 --local_rank=0 train c.yaml
+has err "unknown option '--local_rank=0'; ranks read LOCAL_RANK"
+run 2 train c.yaml --local_rank=0
+has err "deepspeed leaves the option out with --no_local_rank"
 finish
