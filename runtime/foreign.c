@@ -343,6 +343,11 @@ static int walk(struct foreign *f, const struct yaml_node *map, const char *bloc
     for (const struct yaml_node *n = map->first; n; n = n->next) {
         char path[FOREIGN_PATH_BYTES], written[FOREIGN_PATH_BYTES];
         struct foreign_item *item = NULL;
+        if (strchr(n->key, '.'))
+            return status_context(
+                SHERD_FAIL(SHERD_ECONFIG, "%s: no key of %s has a dot; write a block in a block", n->key,
+                    f->system->name),
+                "%s:%d", f->name, n->line);
         join(path, block, n->key);
         join(written, given, n->key);
         f->system->canonical(path);

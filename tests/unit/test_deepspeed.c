@@ -293,6 +293,7 @@ static void refusals(void **state)
         { DS("bfloat16": {"enabled": 3}), "bfloat16.enabled: must be true or false" },
         { DS("zero_optimization": {"stage": 3, "prefetch_bucket_size": true}), ": zero_optimization.prefetch_bucket" },
         { "{}", "neither train_batch_size nor" },
+        { DS("zero_optimization.stage": 3), "zero_optimization.stage: no key of DeepSpeed has a dot" },
         { "{" B, "ds.json:2: not valid JSON" },
         { "[1]", "settings are sections" },
     };
