@@ -191,7 +191,7 @@ static void a_stop_in_an_evaluation(void **state)
     assert_true(t.status[0] == SHERD_ESTOPPED && t.status[1] == SHERD_ESTOPPED);
     ASSERT_CONTAINS(t.error[0], "stopped on request after step 3");
     ASSERT_CONTAINS(said.data, "step 3: the evaluation is left");
-    assert_null(strstr(said.data, "validation loss"));
+    assert_null(strstr(said.data, "| validation loss"));
     assert_true(has_step("stopped", 3) && !has_step("stopped", 4));
     on.stop_at = 0;
     on.settings[2] = "run.resume=required";
