@@ -85,7 +85,7 @@ struct config_late {
         double value;
     } ahead,         /* elements to gather ahead */
         lowest,      /* learning rate that the warm-up begins with */
-        coupled,     /* weight decay goes into the gradient; value: only together with momentum */
+        coupled,     /* Adam, and weight decay goes into the gradient */
         gpus,        /* it would train on them */
         ranks;       /* that the other system would start, */
     double hosts;    /* on so many */

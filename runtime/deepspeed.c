@@ -108,11 +108,10 @@ static int take_betas(struct foreign *f)
     return foreign_put(f, item, "optim.beta2", second->value);
 }
 
-/* Decay that is added to the gradient is the decoupled one only in plain SGD. */
-static int note_coupled(struct foreign *f, const struct foreign_item *item, int with_momentum)
+/* Adam with decay that is added to the gradient, which AdamW's is not. */
+static int note_coupled(struct foreign *f, const struct foreign_item *item)
 {
-    f->origin->late.coupled =
-        (struct config_place){ foreign_where(f, item), item->path, with_momentum ? 1.0 : 0.0 };
+    f->origin->late.coupled = (struct config_place){ foreign_where(f, item), item->path, 0 };
     return f->origin->late.coupled.where ? SHERD_OK : SHERD_ENOMEM;
 }
 
@@ -124,7 +123,7 @@ static int take_adam(struct foreign *f)
     SHERD_TRY(foreign_put(f, foreign_get(f, "optimizer.type"), "optim.name", "adamw"));
     SHERD_TRY(take_betas(f));
     SHERD_TRY(take(f, "optimizer.params.eps", "optim.eps", "1e-8"));
-    return mode && !foreign_bool(mode) ? note_coupled(f, mode, 0) : SHERD_OK;
+    return mode && !foreign_bool(mode) ? note_coupled(f, mode) : SHERD_OK;
 }
 
 static int take_sgd(struct foreign *f)
@@ -134,8 +133,7 @@ static int take_sgd(struct foreign *f)
     const struct foreign_item *type = foreign_get(f, "optimizer.type");
     SHERD_TRY(refuse_params(f, "SGD", adams, ARRAY_LEN(adams)));
     SHERD_TRY(foreign_put(f, type, "optim.name", "sgd"));
-    SHERD_TRY(take(f, "optimizer.params.momentum", "optim.momentum", "0"));
-    return note_coupled(f, type, 1);
+    return take(f, "optimizer.params.momentum", "optim.momentum", "0");
 }
 
 static int take_optimizer(struct foreign *f)

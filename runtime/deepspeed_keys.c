@@ -55,7 +55,7 @@ static const struct foreign_key keys[] = {
     CODE("optimizer.params.adam_w_mode", BOOL,
         "false only where `optim.weight_decay` is 0: decay is decoupled"),
     CODE("optimizer.params.momentum", REAL,
-        "SGD: `optim.momentum`; with weight decay only 0; not given: 0", FOREIGN_AUTO),
+        "SGD: `optim.momentum`; not given: 0", FOREIGN_AUTO),
     ONLY("optimizer.params.dampening", REAL, "0", "SGD's velocity is not damped; remove it"),
     ONLY("optimizer.params.nesterov", BOOL, "false", "SGD has plain momentum; set it to false"),
     ONLY("optimizer.params.amsgrad", BOOL, "false", "AdamW keeps no maxima; set it to false"),

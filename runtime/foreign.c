@@ -500,13 +500,12 @@ static int settle_lowest(struct sherd_config *c, const struct config_place *p)
 
 static int settle_decay(const struct sherd_config *c, const struct config_place *p)
 {
-    int only_momentum = p->value > 0;
-    if (!p->where || c->optim.weight_decay <= 0 || (only_momentum && c->optim.momentum <= 0))
+    if (!p->where || c->optim.weight_decay <= 0)
         return SHERD_OK;
     return SHERD_FAIL(SHERD_ECONFIG,
-        "%s: %s: adds weight decay to the gradient%s; here it is taken from the weights: set weight_decay to 0%s",
-        p->where, p->theirs, only_momentum ? ", and so to the momentum" : "",
-        only_momentum ? ", or momentum to 0" : ", or adam_w_mode to true");
+        "%s: %s: adds weight decay to the gradient; here it is taken from the weights: set weight_decay to 0, or "
+        "adam_w_mode to true",
+        p->where, p->theirs);
 }
 
 /* DeepSpeed does not guess a batch, and neither does who reads its file. */

@@ -253,7 +253,7 @@ static const struct key keys[] = {
     { REAL("optim.eps", optim.eps, 0, 1, "1e-8"), .flags = KEY_ABOVE,
       .help = "adamw: added to the root of the mean square" },
     { REAL("optim.weight_decay", optim.weight_decay, 0, 1e6, "0.1"),
-      .help = "decoupled decay; not applied to norms and biases" },
+      .help = "adamw: taken from the weights; sgd: added to the gradient; not of norms and biases" },
     { REAL("optim.momentum", optim.momentum, 0, 1, "0.9"), .flags = KEY_BELOW,
       .help = "sgd: decay of the velocity; 0 = plain SGD" },
     { REAL("optim.clip", optim.clip, 0, 1e12, "1.0"),
