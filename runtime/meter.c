@@ -239,6 +239,6 @@ int meter_save(struct meter *m, const struct ckpt_times *t, double still)
 int meter_eval(struct meter *m, int64_t step, double loss, int64_t tokens)
 {
     SHERD_TRY(write_scalars(m, step, &(struct tfevents_scalar){ "eval/loss", loss }, 1));
-    return append(m, json_pack("{s:I, s:f, s:I}", "step", (json_int_t)step, "eval_loss", loss, "eval_tokens",
-                         (json_int_t)tokens));
+    return append(m, json_pack("{s:I, s:o, s:I}", "step", (json_int_t)step, "eval_loss", real(loss),
+                         "eval_tokens", (json_int_t)tokens));
 }

@@ -4,6 +4,7 @@
  * The training loop: batch, step, report, evaluate, save, stop. All ranks run it side by side; rank 0 speaks.
  */
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -230,6 +231,22 @@ static int eval_pieces(struct run *r, double *sum, double *count, int *stop)
     return SHERD_OK;
 }
 
+/* A loss that is no number is none by which checkpoints are kept. */
+static int report_eval(struct run *r, int64_t step, double loss, int64_t tokens)
+{
+    if (tokens == 0)
+        log_warn(
+            "step %lld | there is no validation loss: none of the validation data's tokens is learnt from",
+            (long long)step);
+    else if (!isfinite(loss))
+        log_warn("step %lld | the validation loss is not a finite number, over %lld tokens", (long long)step,
+            (long long)tokens);
+    else
+        log_info(
+            "step %lld | validation loss %.4f over %lld tokens", (long long)step, loss, (long long)tokens);
+    return meter_eval(&r->meter, step, loss, tokens);
+}
+
 static int evaluate(struct run *r, int *stop)
 {
     double sum = 0, count = 0;
@@ -240,13 +257,10 @@ static int evaluate(struct run *r, int *stop)
         if (r->rank == 0)
             log_info("step %lld: the evaluation is left, the run was asked to stop", (long long)step);
     } else if (st == SHERD_OK) {
-        double loss = count > 0 ? sum / count : 0;
+        double loss = count > 0 ? sum / count : (double)NAN;
         saving_loss(&r->saving, loss);
-        if (r->rank == 0) {
-            log_info(
-                "step %lld | validation loss %.4f over %lld tokens", (long long)step, loss, (long long)count);
-            st = meter_eval(&r->meter, step, loss, (int64_t)count);
-        }
+        if (r->rank == 0)
+            st = report_eval(r, step, loss, (int64_t)count);
     }
     meter_mark(&r->meter);
     return st;

@@ -2,7 +2,7 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * What a run tells beside its numbers: records that find no room, ranks and resumed runs that read other data
- * than they should, and steps that learn nothing.
+ * than than they should, and steps that learn nothing.
  */
 #include "tests/ranks/train.h"
 
@@ -108,11 +108,35 @@ static void other_data_is_told(void **state)
     mem_free(text);
 }
 
+static void assert_holds_not(const char *name, const char *part)
+{
+    char *text;
+    ASSERT_OK(file_read_text(&text, NULL, at("%s", name), 1 << 20));
+    if (strstr(text, part))
+        fail_msg("%s holds %s", name, part);
+    mem_free(text);
+}
+
+/* A validation loss that is no number ends no run, and no checkpoint is kept for it. */
+static void a_validation_loss_that_is_not_finite(void **state)
+{
+    (void)state;
+    struct train t = { .dir = "wild",
+        .settings = { "optim.name=sgd", "optim.lr=1e6", "optim.clip=0", "train.nonfinite=skip",
+            "train.eval_every=1", "save.keep=1", "save.keep_best=1" } };
+    train(&t);
+    assert_true(t.status[0] == SHERD_OK && t.status[1] == SHERD_OK);
+    ASSERT_CONTAINS(said.data, "step 9 | the validation loss is not a finite number, over 640 tokens");
+    assert_holds_not("wild/step-00000009/manifest.json", "val_loss");
+    assert_true(count_records("wild") > 9);
+    ASSERT_OK(file_remove_tree(at("wild")));
+}
+
 /* Where each token of the batch ends a document, a loss of 0 means nothing. */
 static void steps_that_learn_nothing_are_told(void **state)
 {
     (void)state;
-    struct train t = { .dir = "nothing", .settings = { "data.end=97", "train.eval_every=0" } };
+    struct train t = { .dir = "nothing", .settings = { "data.end=97" } };
     char a[2000];
     memset(a, 'a', sizeof(a));
     ASSERT_OK(file_rename(at("text"), at("kept")));
@@ -121,6 +145,8 @@ static void steps_that_learn_nothing_are_told(void **state)
     assert_int_equal(t.status[0], SHERD_OK);
     ASSERT_CONTAINS(said.data, "step 1: none of its tokens is learnt from: each follows data.end");
     assert_null(strstr(said.data, "step 2: none"));
+    ASSERT_CONTAINS(said.data, "step 3 | there is no validation loss: none of");
+    assert_holds_not("nothing/step-00000009/manifest.json", "val_loss");
     ASSERT_OK(file_rename(at("kept"), at("text")));
     ASSERT_OK(file_remove_tree(at("nothing")));
 }
@@ -130,6 +156,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_without_room),
         cmocka_unit_test(other_data_is_told),
+        cmocka_unit_test(a_validation_loss_that_is_not_finite),
         cmocka_unit_test(steps_that_learn_nothing_are_told),
     };
     return cmocka_run_group_tests(tests, train_enter, train_leave);
