@@ -159,7 +159,7 @@ struct sherd_model_config {
     int64_t kv_heads;  /* llama; 0 = heads */
     int64_t head_dim;  /* llama; 0 = width / heads */
     int64_t mlp_width; /* 0 = 4 width (gpt2), 8/3 width rounded up to a multiple of 32 (llama) */
-    int64_t context;   /* longest sequence; rows of wpe for gpt2; 0 = 1024 (gpt2), 2048 (llama), 32768 (qwen) */
+    int64_t context;   /* longest sequence, rows of wpe; 0 = 1024 (gpt2), 2048 (llama), 32768 (qwen) */
     int tied;          /* head shares the embedding: 1 yes, 0 no */
     float norm_eps;    /* 0 = 1e-5 */
     float rope_theta;  /* llama; 0 = 10000 */
