@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tools/args.h"
@@ -33,9 +34,24 @@ int rank_place(const char *command, int64_t ranks, struct sherd_world *world, in
     return -1;
 }
 
+/* The file that torchrun reads a failed rank's reason from. It takes the failure with the least time, in
+ * seconds, for the first one: who only noticed another's comes a second later. */
+static void tell_torchrun(const char *text, int noticed)
+{
+    const char *path = getenv("TORCHELASTIC_ERROR_FILE");
+    json_t *all = path && path[0] ? json_pack("{s:s, s:I}", "message", text, "timestamp",
+                                        (json_int_t)time(NULL) + noticed)
+                                  : NULL;
+    if (all)
+        (void)json_dump_file(all, path, 0); /* the same is said on stderr */
+    json_decref(all);
+}
+
 int rank_failed(int status, const struct sherd_world *world)
 {
     const char *text = sherd_error()[0] ? sherd_error() : sherd_status_text(status);
+    if (!getenv("SHERD_ERROR_FD"))
+        tell_torchrun(text, status == SHERD_EPEER);
     if (status == SHERD_ESTOPPED) {
         if (world->rank == 0)
             fprintf(stderr, "sherd: %s\n", text);

@@ -96,6 +96,16 @@ export PET_NODE_RANK=x
 run 2 launch true
 has err "--node-rank, by PET_NODE_RANK: 'x' is not a whole number"
 unset PET_NPROC_PER_NODE PET_STANDALONE PET_NODE_RANK PET_ROLE
+run 0 train tiny.yaml --set run.dir=taken
+export TORCHELASTIC_ERROR_FILE=$PWD/error.json
+run 2 train tiny.yaml --set run.dir=taken
+python3 -c 'import json, time
+e = json.load(open("error.json"))
+assert "taken" in e["message"] and abs(e["timestamp"] - time.time()) < 60, e' || complain "error.json is not what torchrun reads"
+rm error.json
+run 2 train tiny.yaml --ranks 2 --set run.dir=taken
+[ -e error.json ] && complain "ranks of our own launcher wrote what torchrun reads"
+unset TORCHELASTIC_ERROR_FILE
 run 2 launch -m --no-python json
 has err "-m and --no-python exclude each other"
 run 2 launch -r 0:3,1:2 --log-dir logs true
