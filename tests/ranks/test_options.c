@@ -181,6 +181,40 @@ static void bf16_states_agree(void **state)
     }
 }
 
+/* What is drawn to round them belongs to the element and the step: another world draws the same, so that runs
+ * stay as close as their gradients are. */
+static void bf16_states_do_not_depend_on_the_world(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) {
+        struct job f32 = job_default(), one;
+        double rounded, apart;
+        f32.micro = 24;
+        f32.lr = 1e-3;
+        f32.steps = 8;
+        one = f32;
+        one.state = SHERD_BF16;
+        job_pass(&f32);
+        job_pass(&one);
+        moved(&one, &f32, &rounded);
+        for (int world = 2; world <= 4; world++) {
+            struct job j = one;
+            j.weights = j.grads = NULL;
+            j.world = world;
+            j.stage = stage;
+            j.micro = 24 / world;
+            job_pass(&j);
+            moved(&j, &one, &apart);
+            if (!(apart < 0.1 * rounded))
+                fail_msg("stage %d, %d ranks: %.3g apart, where rounding makes %.3g", stage, world, apart,
+                    rounded);
+            job_free(&j);
+        }
+        job_free(&f32);
+        job_free(&one);
+    }
+}
+
 /* Nothing is trained below block 1: what comes before runs forward once. */
 static void recomputing_below_frozen_layers(void **state)
 {
@@ -334,6 +368,7 @@ int main(void)
         cmocka_unit_test(split_masters_change_nothing),
         cmocka_unit_test(small_rates_move_bf16_weights),
         cmocka_unit_test(bf16_states_agree),
+        cmocka_unit_test(bf16_states_do_not_depend_on_the_world),
         cmocka_unit_test(overlap_prefetch_poison_and_delay_change_nothing),
         cmocka_unit_test(a_step_kept_as_one_piece_changes_nothing),
         cmocka_unit_test(launches_count_the_step_alone),
