@@ -51,6 +51,11 @@ has err "device cpu: out of memory: OpenBLAS wants "
 has err "address space is limited to 100000 KiB (ulimit -v)"
 has err "128 MiB for each of the "
 has err "raise the limit, or lower run.threads"
+# State that has no room is told region by region, with the way out, before anything is trained.
+(ulimit -v 2000000; run 1 train tiny.yaml --ranks 2 --set run.dir=large --set shard.stage=2 --set model.width=2048 \
+    --set model.heads=16 --set model.layers=16; [ "$faults" -eq 0 ]) || complain "state that has no room"
+has err "needs on cpu: parameters at rest 3.23 GB, optimizer state 3.23 GB, gradients at rest 1.61 GB, gradients before reduction "
+has err "a higher shard.stage or more ranks need less: device cpu: out of memory: 3229884416 bytes"
 # An evaluation on more than there is memory for: 2 rows of int32 for each of 4,000,000 samples of 16 tokens.
 (ulimit -v 400000; run 1 train tiny.yaml --set run.dir=evaluated --set data.val=text --set train.eval_every=1 \
     --set train.eval_batches=0 --set batch.micro=4000000 --set batch.global=4000000; [ "$faults" -eq 0 ]) ||
