@@ -85,4 +85,7 @@ against same "" run.threads=2 run.graph=on run.deterministic=true run.comm=tcp r
     check.replicas=1 profile.on=true "profile.on=true profile.detail=ops" "save.what=all save.async=true save.every=1" \
     log.every=1 log.tensorboard=true log.peak_tflops=1 batch.micro=2 model.context=16
 against same "dtype.param=bf16" dtype.master=split
+# Large enough that threads share the work.
+against same "model.width=192 model.vocab=3000 batch.seq=64 train.steps=2 train.eval_every=2" run.threads=2 run.threads=3 \
+    run.threads=7
 finish
