@@ -215,7 +215,7 @@ int sherd_engine_create_blank(struct sherd_engine **out, const struct sherd_engi
     if (st == SHERD_OK)
         st = graph_init(e, desc->config);
     SHERD_TRY_OUT(comm_agree(e->comm, st));
-    if (e->config.shard.reduce == SHERD_REDUCE_COPY && !e->plan.memory_desc.landing &&
+    if (e->config.shard.reduce == SHERD_REDUCE_BY_COPY && !e->plan.memory_desc.landing &&
         sherd_comm_rank(e->comm) == 0)
         log_warn("shard.reduce: copy is for GPUs of one host; gradients are summed as with kernel here");
     st = store_expose(&e->store, e->comm, e->reduce_comm);

@@ -47,8 +47,8 @@ static const struct key_choice recompute_words[] = {
     { NULL, 0 },
 };
 static const struct key_choice reduce_words[] = {
-    { "kernel", SHERD_REDUCE_KERNEL },
-    { "copy", SHERD_REDUCE_COPY },
+    { "kernel", SHERD_REDUCE_BY_KERNEL },
+    { "copy", SHERD_REDUCE_BY_COPY },
     { NULL, 0 },
 };
 static const struct key_choice nonfinite_words[] = {

@@ -135,7 +135,7 @@ int plan_check_trained(const struct plan *p)
 /* GPUs of one host can copy their gradients to each other; whether they do, their communicator says later. */
 static int may_land(const struct sherd_config *c, const char *device, int hosts)
 {
-    return c->shard.reduce == SHERD_REDUCE_COPY && hosts == 1 && strcmp(device, "cuda") == 0;
+    return c->shard.reduce == SHERD_REDUCE_BY_COPY && hosts == 1 && strcmp(device, "cuda") == 0;
 }
 
 int plan_init(struct plan *p, const struct sherd_config *c, const struct sherd_model *model,

@@ -83,9 +83,9 @@ static int fill_row(struct forecast *f, const struct sherd_config *c, const stru
  * nothing more to change here. */
 static int sums_by_kernels(struct sherd_config *c, char *text, size_t bytes)
 {
-    if (c->shard.reduce == SHERD_REDUCE_KERNEL)
+    if (c->shard.reduce == SHERD_REDUCE_BY_KERNEL)
         return 0;
-    c->shard.reduce = SHERD_REDUCE_KERNEL;
+    c->shard.reduce = SHERD_REDUCE_BY_KERNEL;
     snprintf(text, bytes, "shard.reduce=kernel");
     return 1;
 }

@@ -35,7 +35,7 @@ enum sherd_profile { SHERD_PROFILE_PROGRAM, SHERD_PROFILE_OPS };
 
 /* How GPUs of one host sum gradients: KERNEL = by NCCL's kernels; COPY = copied to each other by their copy
  * engines and summed, where what is summed is large, for memory (the region `landing`). */
-enum sherd_reduce_way { SHERD_REDUCE_KERNEL, SHERD_REDUCE_COPY };
+enum sherd_reduce_by { SHERD_REDUCE_BY_KERNEL, SHERD_REDUCE_BY_COPY };
 
 /* Where the float weights are when parameters are BF16: WHOLE beside them, or SPLIT: the other 16 bits. */
 enum sherd_master { SHERD_MASTER_WHOLE, SHERD_MASTER_SPLIT };
@@ -72,7 +72,7 @@ struct sherd_config {
         int64_t prefetch; /* units gathered ahead in stage 3 */
         int overlap;      /* communication beside computation */
         int poison;       /* debugging: buffers that are let go are filled with NaN */
-        enum sherd_reduce_way reduce;
+        enum sherd_reduce_by reduce;
     } shard;
     struct {
         enum sherd_dtype param;  /* weights and activations: F32, BF16 or F16; masters are always F32 */

@@ -34,7 +34,7 @@ struct trial {
     enum sherd_dtype param, reduce, state;
     enum sherd_master master;
     enum sherd_recompute recompute;
-    enum sherd_reduce_way way;
+    enum sherd_reduce_by way;
     /* of rank 0 */
     struct sherd_step_stats stats[MOST_STEPS];
     uint64_t weights; /* hash over all tensors */
@@ -373,9 +373,9 @@ static void test_landing(void **state)
             base.stage = stage;
             base.param = half ? SHERD_BF16 : SHERD_F32;
             base.reduce = base.param;
-            base.way = SHERD_REDUCE_KERNEL;
+            base.way = SHERD_REDUCE_BY_KERNEL;
             add(&all, base);
-            base.way = SHERD_REDUCE_COPY;
+            base.way = SHERD_REDUCE_BY_COPY;
             add_alike(&all, base);
             base.poison = 1;
             base.delay_us = 400;
@@ -388,7 +388,7 @@ static void test_landing(void **state)
         run_alike(&all);
         for (int i = 0; i < all.n; i++) {
             assert_int_equal(all.t[i].allocated, all.t[i].planned);
-            assert_int_equal(all.t[i].landing != 0, all.t[i].way == SHERD_REDUCE_COPY);
+            assert_int_equal(all.t[i].landing != 0, all.t[i].way == SHERD_REDUCE_BY_COPY);
         }
     }
 }

@@ -186,7 +186,7 @@ static double reductions(struct sherd_machine *m, int copy, uint64_t *landing)
     sherd_model_destroy(t.model);
     t.config.run.device = "cuda";
     t.config.model.vocab = 40000;
-    t.config.shard.reduce = copy ? SHERD_REDUCE_COPY : SHERD_REDUCE_KERNEL;
+    t.config.shard.reduce = copy ? SHERD_REDUCE_BY_COPY : SHERD_REDUCE_BY_KERNEL;
     ASSERT_OK(sherd_config_model(&t.model, &t.config));
     ASSERT_OK(sherd_plan_make(&t.plan, &t.config, t.model, GPUS, 1));
     ASSERT_OK(sherd_forecast_make(&t.got, &t.config, t.model, m, &place));
