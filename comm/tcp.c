@@ -242,7 +242,7 @@ int tcp_open_ranks(struct sherd_comm *comm)
     struct lines *lines = NULL;
     if (!comm->world.master[0])
         return SHERD_FAIL(SHERD_ECONFIG,
-            "%d of %d ranks are on this host, and %s does not tell where rank 0 can be reached: set MASTER_ADDR and "
+            "%d of %d ranks are on this host, and where rank 0 can be reached is not told by %s: set MASTER_ADDR and "
             "MASTER_PORT for all ranks",
             comm->world.local_size, comm->world.size, comm->world.source);
     SHERD_TRY(lines_open(&lines, &comm->world, -1, comm->timeout));

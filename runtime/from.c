@@ -101,7 +101,9 @@ int config_import(struct sherd_config *c)
         ckpt_theirs(theirs, c->model.from);
         return config_fail_at(c, "model.from",
             SHERD_FAIL(SHERD_ENOTFOUND, "%s: there is no " CONFIG_JSON " in it%s", c->model.from,
-                hf_is_model(c->model.from) ? "" : theirs));
+                hf_is_model(c->model.from)
+                    ? "; it says what the weights are of: copy that of their model beside them, if it is of a family of sherd's"
+                    : theirs));
     }
     int st = file_read_text(&text, &bytes, file, CONFIG_BYTES);
     if (st == SHERD_OK)

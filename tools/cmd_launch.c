@@ -225,7 +225,7 @@ static int start(struct launch_options *o, int n, char **words)
     /* srun and mpirun may start a launcher on each host; what its ranks get counts before their variables. */
     if (code < 0 && getenv("RANK") && getenv("RANK")[0])
         code = out_refuse(
-            "%s has started this process as rank %d of %d already: start the program itself, without 'sherd launch'",
+            "this process was started by %s as rank %d of %d already: start the program itself, without 'sherd launch'",
             world.source, world.rank, world.size);
     if (code < 0)
         code = read_nnodes(o, &desc);

@@ -28,7 +28,7 @@ int rank_place(const char *command, int64_t ranks, struct sherd_world *world, in
     *launcher = alone && ranks > 1;
     if (!alone && ranks > 0 && ranks != world->size)
         return args_mistake(command,
-            "--ranks %lld, but %s has started this process as rank %d of %d: leave --ranks out, or start "
+            "--ranks %lld, but this process was started by %s as rank %d of %d: leave --ranks out, or start "
             "'sherd %s' by itself",
             (long long)ranks, world->source, world->rank, world->size, command);
     return -1;

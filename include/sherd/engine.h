@@ -25,8 +25,9 @@ struct sherd_engine_desc {
     struct sherd_comm *comm;           /* borrowed; NULL = a world of one */
 };
 
-/* Collective. Lays out, allocates everything a step needs and draws the initial weights. ENOMEM shows the
- * table of regions. The caller owns *out; what is borrowed must outlive it. */
+/* Collective. Lays out, allocates everything a step needs and draws the initial weights. ECONFIG names the
+ * key of a setting that cannot be, also of one that the program has filled in. ENOMEM shows the table of
+ * regions. The caller owns *out; what is borrowed must outlive it. */
 SHERD_API int sherd_engine_create(struct sherd_engine **out, const struct sherd_engine_desc *desc);
 /* Collective. The same without drawing: the weights are there after sherd_engine_load or sherd_engine_import,
  * which begin sooner so; until then nothing else can be done with the engine (EINVAL). */

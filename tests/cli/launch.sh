@@ -158,7 +158,7 @@ run 0 launch --rdzv-backend c10d --rdzv-endpoint localhost:0 true
 run 2 launch --nnodes 2 --rdzv-endpoint localhost:0 true
 run 2 launch -r 1 true
 RANK=0 WORLD_SIZE=1 run 2 launch true
-has err "has started this process as rank 0 of 1 already"
+has err "this process was started by RANK and WORLD_SIZE as rank 0 of 1 already"
 
 # The same failure of several ranks is told once, with who they were; another one is told, too.
 run 1 launch --nproc-per-node 5 bash -c 'trap "" TERM
