@@ -14,10 +14,13 @@
 #include "tools/out.h"
 
 #define TROUBLE 2
+#define BF16_ULPS (1 << 15) /* floats that are rounded to one bf16, to either side */
+#define F16_ULPS (1 << 12)  /* to one f16, where it is not denormal */
 
 struct show {
     const char *a, *b;
-    int all, lines;
+    int all;
+    int rounded;  /* items that differ by what rounding to 16 bits explains */
     json_t *list; /* instead of lines */
 };
 
@@ -77,12 +80,21 @@ static json_t *item_json(const struct sherd_diff_item *item)
     return out;
 }
 
+/* One side is the other after rounding, or might be. */
+static int is_rounding(const struct sherd_diff_item *item)
+{
+    enum sherd_dtype other = item->a_type == SHERD_F32 ? item->b_type : item->a_type;
+    int64_t most = other == SHERD_BF16 ? BF16_ULPS : other == SHERD_F16 ? F16_ULPS : 0;
+    return item->kind == SHERD_DIFF_VALUES && (item->a_type == SHERD_F32) != (item->b_type == SHERD_F32) &&
+           item->max_ulps >= 0 && item->max_ulps <= most;
+}
+
 static void show(void *ctx, const struct sherd_diff_item *item)
 {
     struct show *s = ctx;
     if (item->kind == SHERD_DIFF_VALUES && item->n_different == 0 && !s->all)
         return;
-    s->lines++;
+    s->rounded += item->n_different > 0 && is_rounding(item);
     if (s->list)
         json_array_append_new(s->list, item_json(item));
     else
@@ -99,8 +111,9 @@ static int finish(const struct show *s, const struct sherd_diff_result *r)
         return st == EXIT_OK ? code : TROUBLE;
     }
     if (r->different)
-        printf("%d of %d items differ, %s values compared\n", r->different, r->compared,
-            text_commas(r->elems, a));
+        printf("%d of %d items differ, %s values compared%s\n", r->different, r->compared,
+            text_commas(r->elems, a),
+            s->rounded == r->different ? "; each by no more than its rounding to 16 bits" : "");
     else
         printf("equal: %d items, %s values\n", r->compared, text_commas(r->elems, a));
     return code;

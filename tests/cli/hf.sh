@@ -56,6 +56,13 @@ run 0 train tiny.yaml --set run.dir=learn --set model.from="$models/qwen3" --set
 has err "resumed from"
 grep -q "weights of" err && complain "the weights were imported once more"
 
+# What was merged to fewer bits differs by rounding, and diff says so; what was trained on differs by more.
+run 0 merge learn rounded --dtype bf16
+run 1 diff learn rounded
+has out "each by no more than its rounding to 16 bits"
+run 1 diff rounded "$models/qwen3"
+grep -q "no more than its rounding" out && complain "training is taken for rounding"
+
 # Weights alone: no states in the folder, and nothing to resume from.
 run 0 train tiny.yaml --set run.dir=light --set model.from="$models/qwen3" --set save.what=weights
 ls light/step-00000003/states-* 2>/dev/null && complain "states were saved"
