@@ -446,6 +446,8 @@ static int check_layer(struct trial *t)
 int sherd_model_check(
     const struct sherd_model *model, struct sherd_device *dev, int64_t batch, int64_t seq, uint64_t seed)
 {
+    if (!model || !dev)
+        return SHERD_FAIL(SHERD_EINVAL, "model check: the %s is NULL", model ? "device" : "model");
     if (batch < 1 || seq < 1)
         return SHERD_FAIL(SHERD_EINVAL, "model check: batch is %lld and seq %lld, both must be at least 1",
             (long long)batch, (long long)seq);

@@ -238,6 +238,8 @@ int sherd_plan_make(struct sherd_plan *out, const struct sherd_config *config,
     struct plan p;
     struct text program = { 0 };
     *out = (struct sherd_plan){ 0 };
+    if (!config || !model)
+        return SHERD_FAIL(SHERD_EINVAL, "sherd_plan_make: the %s is NULL", config ? "model" : "config");
     if (hosts < 1)
         return SHERD_FAIL(SHERD_EINVAL, "sherd_plan_make: %d hosts", hosts);
     SHERD_TRY(plan_init(&p, config, model, config->run.device, world, hosts));

@@ -72,6 +72,7 @@ static void bad_sizes(void **state)
 {
     struct sherd_model *model = NULL;
     ASSERT_OK(sherd_model_build(&model, &configs[0]));
+    ASSERT_FAILS(sherd_model_check(model, NULL, 1, 5, 3), SHERD_EINVAL, "the device is NULL");
     ASSERT_FAILS(sherd_model_check(model, *state, 0, 5, 3), SHERD_EINVAL, "batch is 0");
     ASSERT_FAILS(sherd_model_check(model, *state, 1, 9, 3), SHERD_ECONFIG, "context of 8");
     sherd_model_destroy(model);

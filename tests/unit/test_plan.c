@@ -171,6 +171,8 @@ static void fields_of_a_program_are_checked(void **state)
     struct sherd_plan p;
     ASSERT_OK(sherd_config_default(&c));
     ASSERT_OK(sherd_config_model(&model, &c));
+    ASSERT_FAILS(sherd_plan_make(&p, NULL, model, 1, 1), SHERD_EINVAL, "the config is NULL");
+    ASSERT_FAILS(sherd_plan_make(&p, &c, NULL, 1, 1), SHERD_EINVAL, "the model is NULL");
     ASSERT_FAILS(sherd_plan_make(&p, &empty, model, 1, 1), SHERD_ECONFIG, "begin with sherd_config_default");
     c.batch.micro = 1;
 #define SPOIL(field, wrong, message)                                                                         \
