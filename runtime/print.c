@@ -121,7 +121,7 @@ int sherd_config_print(const struct sherd_config *config, char **out)
 {
     struct text t = { 0 };
     int st = SHERD_OK;
-    text_add(&t, "# Effective settings, each with where it comes from.\n");
+    text_add(&t, CONFIG_PRINTED ", each with where it comes from.\n");
     add_remarks(config, "# ", &t);
     for (int s = 0; key_section_at(s); s++) {
         text_add(&t, "%s:\n", key_section_at(s)->name);

@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -14,10 +15,12 @@
 #include "base/mem.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "ckpt/format.h"
 #include "runtime/config.h"
 #include "runtime/watch.h"
 
 #define LOCK_FILE ".lock"
+#define RECORD_BYTES ((size_t)16 << 20) /* of a file that a run writes beside its checkpoints */
 
 /* Written whole beside checkpoints, by this run alone. */
 static const char *const records[] = { "config.yaml", "metrics.jsonl", WATCH_RECORD };
@@ -35,6 +38,43 @@ int saving_lock(struct saving *s, const char *dir)
     }
     mem_free(path);
     return st;
+}
+
+/* Whether `dir/name` is there and begins with other words; some of these in `words`. */
+static int is_strange(const char *dir, const char *name, const char *begin, char words[40], int *yes)
+{
+    char *path = mem_printf("%s/%s", dir, name), *text = NULL;
+    *yes = 0;
+    if (!path)
+        return SHERD_ENOMEM;
+    int st = file_exists(path) ? file_read_text(&text, NULL, path, RECORD_BYTES) : SHERD_OK;
+    if (text) {
+        *yes = !text_starts(text, begin);
+        snprintf(words, 40, "%.*s", (int)strcspn(text, "\r\n"), text);
+    }
+    mem_free(text);
+    mem_free(path);
+    return st;
+}
+
+int saving_own(const char *dir)
+{
+    char words[40];
+    int strange;
+    SHERD_TRY(is_strange(dir, "config.yaml", CONFIG_PRINTED, words, &strange));
+    if (strange)
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "run.dir: %s/config.yaml was not written by a run, which keeps its settings under that name: move the "
+            "file, or name another folder",
+            dir);
+    SHERD_TRY(is_strange(dir, CKPT_LATEST, CKPT_STEP_PREFIX, words, &strange));
+    if (strange)
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "run.dir: %s/" CKPT_LATEST
+            " is that of another program ('%s'), and a run would write over it: name "
+            "another folder",
+            dir, words);
+    return SHERD_OK;
 }
 
 void saving_unlock(struct saving *s)

@@ -417,6 +417,7 @@ static int prepare(struct run *r)
     SHERD_TRY(reading_open(&r->data, &r->config, r->rank, r->world));
     if (r->rank == 0) {
         SHERD_TRY(file_mkdirs(r->config.run.dir));
+        SHERD_TRY(saving_own(r->config.run.dir));
         SHERD_TRY(saving_lock(&r->saving, r->config.run.dir));
     }
     return alloc_batches(r);

@@ -227,4 +227,14 @@ wait $! || { complain "rank 1 of a world of two failed"; show err1; }
 unset WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT SHERD_JOB
 run 0 inspect env3 --json
 json 'r["world"] == 2'
+
+# Files of others under the names that a run writes.
+mkdir own && cp tiny.yaml own/config.yaml
+run 2 train own/config.yaml --set run.dir=own
+has err "run.dir: own/config.yaml was not written by a run"
+cmp -s tiny.yaml own/config.yaml || complain "a config of the user's was written over"
+[ "$(ls -A own)" = config.yaml ] || complain "a refused run left something: $(ls -A own)"
+mkdir deepspeed && echo global_step500 >deepspeed/latest
+run 2 train tiny.yaml --set run.dir=deepspeed
+has err "run.dir: deepspeed/latest is that of another program ('global_step500')"
 finish
