@@ -305,6 +305,20 @@ static int check_guard(struct trial *t, const void *region, size_t bytes, const 
     return SHERD_OK;
 }
 
+static int check_guards(struct trial *t)
+{
+    static const char asked[] = " that its sizes() asks for";
+    for (int i = 0; i < t->n_tensors; i++) {
+        struct tensor *v = &t->tensors[i];
+        if (v->dev_grad)
+            SHERD_TRY(check_guard(t, v->dev_grad, (size_t)v->n * sizeof(float), "the gradient of ", v->name));
+    }
+    if (t->run.y)
+        SHERD_TRY(check_guard(t, t->run.y, (size_t)t->y_elems * sizeof(float), "y", ""));
+    SHERD_TRY(check_guard(t, t->run.saved, t->sizes.saved_bytes, "saved", asked));
+    return check_guard(t, t->run.scratch, t->sizes.scratch_bytes, "scratch", asked);
+}
+
 /* Compares two results that should differ by rounding alone: b against factor * a. */
 static int same(const float *a, double factor, const float *b, int64_t n)
 {
@@ -332,7 +346,6 @@ static int settle(struct trial *t)
  * added to (dw) and overwritten (dx). The first time dw is zero, or unset for layers that heed run->fresh. */
 static int run_gradients(struct trial *t)
 {
-    static const char asked[] = " that its sizes() asks for";
     for (int i = 0; i < t->n_tensors; i++) {
         struct tensor *v = &t->tensors[i];
         int zero = i < t->n_params && !t->run.fresh;
@@ -360,15 +373,7 @@ static int run_gradients(struct trial *t)
                     t->layer->name, i < t->n_params ? "add to" : "overwrite", v->name);
         }
     }
-    for (int i = 0; i < t->n_tensors; i++) {
-        struct tensor *v = &t->tensors[i];
-        if (v->dev_grad)
-            SHERD_TRY(check_guard(t, v->dev_grad, (size_t)v->n * sizeof(float), "the gradient of ", v->name));
-    }
-    if (t->run.y)
-        SHERD_TRY(check_guard(t, t->run.y, (size_t)t->y_elems * sizeof(float), "y", ""));
-    SHERD_TRY(check_guard(t, t->run.saved, t->sizes.saved_bytes, "saved", asked));
-    return check_guard(t, t->run.scratch, t->sizes.scratch_bytes, "scratch", asked);
+    return check_guards(t);
 }
 
 /* ---- differences ---- */

@@ -46,6 +46,24 @@ static int find_data(const struct sherd_config *c, char **out)
     return SHERD_OK;
 }
 
+/* Tokens to evaluate on that are another tokenizer's have a loss that says nothing. */
+static int compare_val(const struct sherd_config *c, const char *data)
+{
+    for (int i = 0; i < c->data.val.n && data; i++) {
+        char *folder = folder_of(c->data.val.items[i]);
+        if (!folder)
+            return SHERD_ENOMEM;
+        if (companions_has(folder, COMPANION_TOKENIZER) &&
+            !companions_same_file(data, folder, COMPANION_TOKENIZER))
+            log_warn(
+                "data.val: the tokenizer in %s is not that of data.train, in %s: the validation loss is of other "
+                "tokens than are learnt",
+                folder, data);
+        mem_free(folder);
+    }
+    return SHERD_OK;
+}
+
 /* The tokenizer of the data is what the model learns; what lies beside a model belongs to its own. */
 int carry_files(const struct sherd_config *c)
 {
@@ -59,7 +77,8 @@ int carry_files(const struct sherd_config *c)
         log_warn("data.train: the tokenizer in %s is not that of model.from, %s: the model will not know "
                  "what these tokens mean",
             data, from);
-    if (from && !differ)
+    st = compare_val(c, data);
+    if (st == SHERD_OK && from && !differ)
         st = companions_copy(from, c->run.dir, &n);
     if (st == SHERD_OK && data)
         st = companions_copy_file(data, c->run.dir, COMPANION_TOKENIZER);

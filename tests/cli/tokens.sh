@@ -77,6 +77,9 @@ run 2 train tiny.yaml "${sets[@]}" --set run.dir=whole --set data.train=[three,t
 cmp -s "$tokenizers/qwen.json" whole/tokenizer.json || complain "a run that was refused has changed the folder"
 run 0 train tiny.yaml "${sets[@]}" --set run.dir=mixed --set data.train=[two,three/tokens-000001.bin] --set train.steps=1
 has err "two and three have tokenizers that differ"
+run 0 train tiny.yaml "${sets[@]}" --set run.dir=other_val --set data.weights=[] --set data.split=0 --set data.train=[two] --set data.val=[three] \
+    --set train.steps=1
+has err "data.val: the tokenizer in three is not that of data.train, in two"
 cmp -s two/tokenizer.json mixed/tokenizer.json || complain "not the first tokenizer"
 run 0 train tiny.yaml "${sets[@]}" --set run.dir=single --set data.train=[one1/tokens-000001.bin,two] --set train.steps=1
 cmp -s "$tokenizers/qwen.json" single/tokenizer.json || complain "no tokenizer beside a file that was named"
