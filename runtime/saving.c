@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "ckpt/format.h"
+#include "ckpt/hf.h"
 #include "runtime/config.h"
 #include "runtime/watch.h"
 
@@ -40,16 +41,18 @@ int saving_lock(struct saving *s, const char *dir)
     return st;
 }
 
-/* Whether `dir/name` is there and begins with other words; some of these in `words`. */
-static int is_strange(const char *dir, const char *name, const char *begin, char words[40], int *yes)
+/* Whether `dir/name` is there, and begins with other words; some of these in `words`. */
+static int look_at(
+    const char *dir, const char *name, const char *begin, char words[40], int *there, int *other)
 {
     char *path = mem_printf("%s/%s", dir, name), *text = NULL;
-    *yes = 0;
+    *there = *other = 0;
     if (!path)
         return SHERD_ENOMEM;
     int st = file_exists(path) ? file_read_text(&text, NULL, path, RECORD_BYTES) : SHERD_OK;
     if (text) {
-        *yes = !text_starts(text, begin);
+        *there = 1;
+        *other = !text_starts(text, begin);
         snprintf(words, 40, "%.*s", (int)strcspn(text, "\r\n"), text);
     }
     mem_free(text);
@@ -60,20 +63,24 @@ static int is_strange(const char *dir, const char *name, const char *begin, char
 int saving_own(const char *dir)
 {
     char words[40];
-    int strange;
-    SHERD_TRY(is_strange(dir, "config.yaml", CONFIG_PRINTED, words, &strange));
-    if (strange)
+    int run, step, other;
+    SHERD_TRY(look_at(dir, "config.yaml", CONFIG_PRINTED, words, &run, &other));
+    if (other)
         return SHERD_FAIL(SHERD_ECONFIG,
             "run.dir: %s/config.yaml was not written by a run, which keeps its settings under that name: move the "
             "file, or name another folder",
             dir);
-    SHERD_TRY(is_strange(dir, CKPT_LATEST, CKPT_STEP_PREFIX, words, &strange));
-    if (strange)
+    SHERD_TRY(look_at(dir, CKPT_LATEST, CKPT_STEP_PREFIX, words, &step, &other));
+    if (other)
         return SHERD_FAIL(SHERD_ECONFIG,
             "run.dir: %s/" CKPT_LATEST
             " is that of another program ('%s'), and a run would write over it: name "
             "another folder",
             dir, words);
+    if (!run && !step && hf_is_model(dir))
+        return SHERD_FAIL(SHERD_ECONFIG,
+            "run.dir: %s is the folder of a model, whose files a run would mix with its own: name another folder",
+            dir);
     return SHERD_OK;
 }
 

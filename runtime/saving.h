@@ -30,8 +30,8 @@ struct saving {
 int saving_lock(struct saving *saving, const char *dir);
 void saving_unlock(struct saving *saving);
 
-/* Not collective; rank 0 alone. ECONFIG where the folder holds a config.yaml or a `latest` that no run of
- * sherd's wrote, and this one would write over. */
+/* Not collective; rank 0 alone. ECONFIG where the folder is that of a model, or holds a config.yaml or a
+ * `latest` that no run of sherd's wrote, and this one would write over. */
 int saving_own(const char *dir);
 
 /* Before a resume: all ranks have the same run.dir, if anything will be saved there. */

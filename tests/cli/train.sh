@@ -237,4 +237,7 @@ cmp -s tiny.yaml own/config.yaml || complain "a config of the user's was written
 mkdir deepspeed && echo global_step500 >deepspeed/latest
 run 2 train tiny.yaml --set run.dir=deepspeed
 has err "run.dir: deepspeed/latest is that of another program ('global_step500')"
+mkdir model && echo '{}' >model/tokenizer.json && touch model/model.safetensors
+run 2 train tiny.yaml --set run.dir=model
+has err "run.dir: model is the folder of a model"
 finish
