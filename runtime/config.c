@@ -220,7 +220,7 @@ static int read_tree(struct yaml_tree *tree, const char *text, size_t bytes, con
     if (!copy)
         return SHERD_ENOMEM;
     memcpy(copy, text, bytes);
-    foreign_blank_comments(copy, bytes);
+    bytes = foreign_plain_json(copy, bytes);
     int st = yaml_tree_read(tree, copy, bytes, name);
     mem_free(copy);
     return st;

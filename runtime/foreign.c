@@ -5,6 +5,7 @@
  */
 #include "runtime/foreign.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -423,7 +424,7 @@ int foreign_load(struct sherd_config *config, const struct foreign_system *syste
     if (st != SHERD_OK)
         return st == SHERD_ENOMEM ? st : SHERD_ECONFIG;
     if (text_ends(path, ".json"))
-        foreign_blank_comments(text, bytes);
+        bytes = foreign_plain_json(text, bytes);
     st = yaml_tree_read(&tree, text, bytes, path);
     mem_free(text);
     if (st != SHERD_OK)
@@ -550,7 +551,37 @@ static size_t comment_end(const char *text, size_t bytes, size_t i)
     return bytes;
 }
 
-void foreign_blank_comments(char *text, size_t bytes)
+/* The four hex digits of "\\uD83D" at `at`, -1 where there is no such thing. */
+static int escaped_unit(const char *text, size_t bytes, size_t at)
+{
+    int unit = 0;
+    if (at + 6 > bytes || text[at] != '\\' || text[at + 1] != 'u')
+        return -1;
+    for (size_t i = at + 2; i < at + 6; i++) {
+        int c = tolower((unsigned char)text[i]);
+        if (!isxdigit(c))
+            return -1;
+        unit = unit * 16 + (c <= '9' ? c - '0' : c - 'a' + 10);
+    }
+    return unit;
+}
+
+/* JSON writes a character beyond 16 bits as two escapes, which YAML does not know: they become the character.
+ * Returns the bytes that the text has then. */
+static size_t join_pair(char *text, size_t bytes, size_t at)
+{
+    int high = escaped_unit(text, bytes, at), low = high >= 0 ? escaped_unit(text, bytes, at + 6) : -1;
+    if (high < 0xd800 || high > 0xdbff || low < 0xdc00 || low > 0xdfff)
+        return bytes;
+    uint32_t c = 0x10000u + ((uint32_t)(high - 0xd800) << 10) + (uint32_t)(low - 0xdc00);
+    const uint8_t utf8[] = { (uint8_t)(0xf0 | c >> 18), (uint8_t)(0x80 | (c >> 12 & 63)),
+        (uint8_t)(0x80 | (c >> 6 & 63)), (uint8_t)(0x80 | (c & 63)) };
+    memcpy(text + at, utf8, sizeof(utf8));
+    memmove(text + at + sizeof(utf8), text + at + 12, bytes - at - 12);
+    return bytes - 12 + sizeof(utf8);
+}
+
+size_t foreign_plain_json(char *text, size_t bytes)
 {
     char quote = 0;
     for (size_t i = 0; i < bytes; i++) {
@@ -559,10 +590,13 @@ void foreign_blank_comments(char *text, size_t bytes)
             if (text[i] != '\n')
                 text[i] = ' ';
         if (i >= bytes)
-            return;
+            break;
+        if (quote == '"' && text[i] == '\\')
+            bytes = join_pair(text, bytes, i);
         if (quote && text[i] == '\\')
             i++;
         else if (quote ? text[i] == quote : text[i] == '"' || text[i] == '\'')
             quote = quote ? 0 : text[i];
     }
+    return bytes;
 }

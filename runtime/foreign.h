@@ -86,8 +86,9 @@ int foreign_load(struct sherd_config *config, const struct foreign_system *syste
 int foreign_settle(struct sherd_config *config);
 /* Tells whether Accelerate would have trained elsewhere, or on another number of ranks; world 0 = unknown. */
 int accelerate_settle(struct sherd_config *config, int world);
-/* Makes white space of the comments that JSON does not have (// and slash-star), in place. */
-void foreign_blank_comments(char *text, size_t bytes);
+/* JSON as the reader of YAML takes it, in place: white space for the comments that JSON does not have (// and
+ * slash-star), characters for pairs of escapes. Returns the bytes that the text has then. */
+size_t foreign_plain_json(char *text, size_t bytes);
 
 /* --- for translate() --- */
 
