@@ -6,6 +6,7 @@
  */
 #include "tests/check.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "model/model.h"
@@ -258,48 +259,59 @@ static void frozen_tensors_stay_and_the_rest_agrees(void **state)
     }
 }
 
-/* What one rank has that the other has not. */
-enum odd { ODD_NOTHING, ODD_BETA, ODD_OPTIMIZER, ODD_FROZEN, ODD_FOLDER };
+/* What rank 1 has that rank 0 has not, and what both are told of it. */
+struct odd {
+    const char *setting, *freeze, *told; /* told NULL: it is each rank's own matter */
+};
 
 static void create_one(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
 {
-    enum odd odd = rank == 1 ? *(const enum odd *)ctx : ODD_NOTHING;
+    const struct odd *odd = ctx;
     struct job job = job_default();
     struct sherd_config config;
     struct sherd_model *model;
     struct sherd_engine *engine;
-    T_OK(sherd_config_default(&config));
-    config.batch.micro = job.micro;
-    config.batch.seq = job.seq;
-    config.run.dir = odd == ODD_FOLDER ? "elsewhere" : config.run.dir;
-    config.optim.beta2 = odd == ODD_BETA ? 0.99 : config.optim.beta2;
-    config.optim.name = odd == ODD_OPTIMIZER ? "sgd" : config.optim.name;
+    char micro[32], seq[32];
+    const char *set[] = { micro, seq, odd->setting };
+    snprintf(micro, sizeof(micro), "batch.micro=%lld", (long long)job.micro);
+    snprintf(seq, sizeof(seq), "batch.seq=%lld", (long long)job.seq);
+    T_OK(sherd_config_parse(&config, "", 0, "test", set, rank == 1 && odd->setting ? 3 : 2, 0));
     T_OK(sherd_model_build(&model, &job.model));
-    if (odd == ODD_FROZEN)
-        T_OK(model_freeze(model, "transformer.h.0.ln_1.bias"));
+    if (rank == 1 && odd->freeze)
+        T_OK(model_freeze(model, odd->freeze));
     int st = sherd_engine_create(&engine, &(struct sherd_engine_desc){ &config, model, dev, comm });
-    switch (*(const enum odd *)ctx) {
-    case ODD_BETA:
-    case ODD_OPTIMIZER:
-        T_FAILS(st, SHERD_ECONFIG, "has other settings than rank");
-        break;
-    case ODD_FROZEN:
-        T_FAILS(st, SHERD_ECONFIG, "has another model than rank");
-        break;
-    default:
+    if (odd->told)
+        T_FAILS(st, SHERD_ECONFIG, odd->told);
+    else
         T_OK(st);
-        break;
-    }
     sherd_engine_destroy(engine);
     sherd_model_destroy(model);
     sherd_config_free(&config);
 }
 
+/* One setting of every section that all ranks must have alike, and two that they need not. */
 static void ranks_that_differ_are_told(void **state)
 {
+    static const char settings[] = "has other settings than rank";
+    static struct odd odds[] = {
+        { NULL, NULL, NULL },
+        { "run.dir=elsewhere", NULL, NULL },
+        { "log.every=3", NULL, NULL },
+        { "run.seed=2", NULL, settings },
+        { "run.deterministic=true", NULL, settings },
+        { "shard.prefetch=2", NULL, settings },
+        { "dtype.loss_scale=8", NULL, settings },
+        { "batch.accum=2", NULL, settings },
+        { "optim.beta2=0.99", NULL, settings },
+        { "optim.name=sgd", NULL, settings },
+        { "schedule.kind=linear", NULL, settings },
+        { "train.steps=7", NULL, settings },
+        { "check.replicas=5", NULL, settings },
+        { NULL, "transformer.h.0.ln_1.bias", "has another model than rank" },
+    };
     (void)state;
-    for (enum odd odd = ODD_NOTHING; odd <= ODD_FOLDER; odd++)
-        t_ranks(2, T_THREADS, create_one, &odd);
+    for (size_t i = 0; i < ARRAY_LEN(odds); i++)
+        t_ranks(2, T_THREADS, create_one, &odds[i]);
 }
 
 static void freezing_everything_is_refused(void **state)
