@@ -26,8 +26,8 @@ struct tokens_desc {
  * bare 16 bit tokens; megatron, PREFIX.bin and PREFIX.idx; auto looks at each file: the llmc magic, else the
  * ending ".bin" (megatron if there is an .idx, else u16), else bytes. A folder with a tokens.json is what
  * that lists. Empty files are passed over; in a folder also names that begin with a dot, things that are no
- * files, binary files (a NUL in the first 8 KiB) among bytes, and files without ".bin" for the formats of
- * ids. One log line counts what was taken and what was not. Bad headers and sizes are EFORMAT with file and
+ * files, files that are no text (format_no_text) among bytes, and files without ".bin" for the formats of
+ * ids. Named itself, what is no text is ECONFIG with auto. One log line counts what was taken and what was not. Bad headers and sizes are EFORMAT with file and
  * byte. */
 int tokens_open(struct tokens **out, const struct tokens_desc *desc);
 void tokens_close(struct tokens *tokens); /* NULL is fine */

@@ -551,7 +551,7 @@ static size_t comment_end(const char *text, size_t bytes, size_t i)
     return bytes;
 }
 
-/* The four hex digits of "\\uD83D" at `at`, -1 where there is no such thing. */
+/* The number of an escape of four hex digits (backslash, u) at `at`, -1 where there is none. */
 static int escaped_unit(const char *text, size_t bytes, size_t at)
 {
     int unit = 0;
