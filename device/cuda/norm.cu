@@ -10,15 +10,16 @@
 #include "device/scratch.h"
 
 #define MAX_THREADS 512
-#define HELD (MAX_THREADS * WIDE * 2) /* columns: two packs a thread */
-#define WARPS 4                       /* rows of a block, where a warp has a row */
-#define PER_WARP (32 * WIDE)          /* columns: one pack a thread */
-#define MULTIPROCESSORS 132           /* for which blocks that stay are counted, whatever the device has */
+#define HELD (MAX_THREADS * WIDE * 2)                     /* columns: two packs a thread */
+#define WARPS 4                                           /* rows of a block, where a warp has a row */
+#define PER_WARP (32 * WIDE)                              /* columns: one pack a thread */
+#define WARP_BLOCKS(V) ((V) <= 3 ? 10 : (V) == 4 ? 8 : 5) /* of a multiprocessor: what registers allow */
+#define MULTIPROCESSORS 132 /* for which blocks that stay are counted, whatever the device has */
 
 /* Backward: the teams of WARPS warps in a block, where a thread has V packs of a row, and the blocks of a
- * multiprocessor. */
+ * multiprocessor for rows of so many columns. */
 #define TEAMS(V, WARPS) (((V) == 1 ? 12 : 8) / (WARPS))
-#define TEAM_BLOCKS 2
+#define TEAM_BLOCKS(COLS) ((COLS) > 4 * PER_WARP && (COLS) <= 8 * PER_WARP ? 3 : 2)
 
 /* Elements before a row: see struct sherd_norm_forward. */
 __device__ static inline int64_t row_start(int64_t row, int64_t cols, int64_t run, int64_t pitch)
@@ -90,59 +91,57 @@ __global__ void __launch_bounds__(MAX_THREADS)
 /* A row to a warp: no waiting for other warps, and V loads of each thread under way at once. LAYER, or RMS.
  */
 template <typename T, int V, bool LAYER>
-__global__ void __launch_bounds__(WARPS * 32)
+__global__ void __launch_bounds__(WARPS * 32, WARP_BLOCKS(V))
     norm_forward_warp(const __grid_constant__ struct sherd_norm_forward a)
 {
     int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     if (row >= a.rows)
         return;
-    int lane = threadIdx.x % 32;
+    int lane = threadIdx.x % 32, cols = (int)a.cols;
     int64_t at = row_start(row, a.cols, a.run, a.pitch);
     const T *x = (const T *)a.x + at;
     T *y = (T *)a.y + at;
-    struct pack<T> held[V];
-    float v[WIDE], sum = 0, mean = 0;
+    struct pack<T> raw[V];
+    float v[V][WIDE], sum = 0, mean = 0;
 #pragma unroll
     for (int i = 0; i < V; i++) {
         int c = (i * 32 + lane) * WIDE;
-        if (c < a.cols)
-            fetch<true>(&held[i], x + c);
-        else
-            clear(&held[i]);
+        clear(&raw[i]);
+        if (c < cols)
+            fetch<true>(&raw[i], x + c);
     }
-    if (LAYER) {
 #pragma unroll
-        for (int i = 0; i < V; i++) {
-            unpack(v, held[i]);
+    for (int i = 0; i < V; i++) {
+        unpack(v[i], raw[i]);
 #pragma unroll
-            for (int j = 0; j < WIDE; j++)
-                sum += v[j];
-        }
-        mean = warp_sum(sum) / (float)a.cols;
+        for (int j = 0; j < WIDE; j++)
+            sum += v[i][j];
     }
+    if (LAYER)
+        mean = warp_sum(sum) / (float)cols;
     sum = 0;
 #pragma unroll
     for (int i = 0; i < V; i++) {
-        unpack(v, held[i]);
-        if (!LAYER || (i * 32 + lane) * WIDE < a.cols)
+        float from = (i * 32 + lane) * WIDE < cols ? mean : 0.0f;
 #pragma unroll
-            for (int j = 0; j < WIDE; j++)
-                sum += (v[j] - mean) * (v[j] - mean);
+        for (int j = 0; j < WIDE; j++) {
+            v[i][j] -= from;
+            sum += v[i][j] * v[i][j];
+        }
     }
-    float rstd = 1.0f / sqrtf(warp_sum(sum) / (float)a.cols + a.eps);
+    float rstd = 1.0f / sqrtf(warp_sum(sum) / (float)cols + a.eps);
 #pragma unroll
     for (int i = 0; i < V; i++) {
         int c = (i * 32 + lane) * WIDE;
-        if (c >= a.cols)
+        if (c >= cols)
             continue;
         float w[WIDE], b[WIDE];
         load<WIDE>(w, (const T *)a.w + c, WIDE);
         load<WIDE>(b, (const T *)a.b + c, a.b ? WIDE : 0);
-        unpack(v, held[i]);
 #pragma unroll
         for (int j = 0; j < WIDE; j++)
-            v[j] = normed((v[j] - mean) * rstd, w[j], b[j]);
-        store<WIDE>(y + c, v, WIDE);
+            v[i][j] = normed(v[i][j] * rstd, w[j], b[j]);
+        store<WIDE>(y + c, v[i], WIDE);
     }
     if (lane == 0) {
         a.rstd[row] = rstd;
@@ -185,6 +184,8 @@ static void launch_forward(cudaStream_t stream, const struct sherd_norm_forward 
     unsigned rows = (unsigned)a->rows, blocks = blocks_for(a->rows, WARPS);
     if (a->cols <= PER_WARP)
         norm_forward_warp<T, 1, LAYER><<<blocks, WARPS * 32, 0, stream>>>(*a);
+    else if (a->cols <= 3 * PER_WARP)
+        norm_forward_warp<T, 3, LAYER><<<blocks, WARPS * 32, 0, stream>>>(*a);
     else if (a->cols <= 4 * PER_WARP)
         norm_forward_warp<T, 4, LAYER><<<blocks, WARPS * 32, 0, stream>>>(*a);
     else if (a->cols <= 8 * PER_WARP)
@@ -331,11 +332,11 @@ static __device__ __forceinline__ void add_teams(
  * on its way while this one waits for its sums, for there are few blocks for the sake of dw and db. Rows are
  * kept packed, and are unpacked a second time behind the sums, for the sake of registers. */
 template <typename T, bool LAYER, int V, int G>
-__global__ void __launch_bounds__(TEAMS(V, G) * G * 32, sizeof(T) == 4 ? 1 : TEAM_BLOCKS)
+__global__ void __launch_bounds__(TEAMS(V, G) * G * 32, sizeof(T) == 4 ? 1 : TEAM_BLOCKS(V * G * PER_WARP))
     norm_backward_teams(const __grid_constant__ struct sherd_norm_backward a, int block_rows)
 {
-    constexpr int SIZE = G * 32;
-    __shared__ float2 share[2][TEAMS(V, G)][G];
+    constexpr int SIZE = G * 32, N = TEAMS(V, G);
+    __shared__ float2 share[2][N][G];
     float dw[V][WIDE] = { 0 }, db[LAYER ? V : 1][WIDE] = { 0 };
     int64_t first = (int64_t)blockIdx.x * block_rows;
     int64_t last = first + block_rows < a.rows ? first + block_rows : a.rows;
@@ -349,11 +350,12 @@ __global__ void __launch_bounds__(TEAMS(V, G) * G * 32, sizeof(T) == 4 ? 1 : TEA
         if (c < a.cols)
             fetch<false>(&weight[i], (const T *)a.w + c);
     }
+    float each = 1.0f / (float)a.cols;
     fetch_row<T, LAYER, V, SIZE>(&next, &a, first + threadIdx.y, first + threadIdx.y < last);
-    for (; first < last; first += TEAMS(V, G)) { /* also by the teams that have no row in the last turn */
+    for (; first < last; first += N) { /* also by the teams that have no row in the last turn */
         int64_t row = first + threadIdx.y;
         own = next;
-        fetch_row<T, LAYER, V, SIZE>(&next, &a, row + TEAMS(V, G), row + TEAMS(V, G) < last);
+        fetch_row<T, LAYER, V, SIZE>(&next, &a, row + N, row + N < last);
         float sum_g = 0, sum_gh = 0;
 #pragma unroll
         for (int i = 0; i < V; i++) {
@@ -374,7 +376,7 @@ __global__ void __launch_bounds__(TEAMS(V, G) * G * 32, sizeof(T) == 4 ? 1 : TEA
             }
         }
         float2 sum = team_sum2<LAYER, G>(sum_g, sum_gh, share[turn][threadIdx.y]);
-        float mean_g = LAYER ? sum.x / (float)a.cols : 0.0f, mean_gh = sum.y / (float)a.cols;
+        float mean_g = LAYER ? sum.x * each : 0.0f, mean_gh = sum.y * each;
         int64_t at = row_start(row, a.cols, a.run, a.pitch);
         turn ^= 1;
 #pragma unroll
@@ -506,7 +508,7 @@ __global__ void norm_backward_any(const __grid_constant__ struct sherd_norm_back
  * one row at a time: LayerNorm three, for its registers. */
 static int64_t block_rows_of(const struct sherd_norm_backward *a, int teams)
 {
-    int64_t each = teams ? TEAM_BLOCKS : a->kind == SHERD_LAYER_NORM ? 3 : 4;
+    int64_t each = teams ? TEAM_BLOCKS(a->cols) : a->kind == SHERD_LAYER_NORM ? 3 : 4;
     int64_t blocks = MIN(each * MULTIPROCESSORS, SCRATCH_MAX_ROW_BLOCKS);
     return MAX((a->rows + blocks - 1) / blocks, SCRATCH_MIN_ROWS);
 }
@@ -526,7 +528,7 @@ static void launch_teams(
     WITH_TEAMS(1, 2)
     WITH_TEAMS(1, 3)
     WITH_TEAMS(1, 4)
-    WITH_TEAMS(2, 4)
+    WITH_TEAMS(1, 8)
     WITH_TEAMS(2, 8)
 #undef WITH_TEAMS
 }

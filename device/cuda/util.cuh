@@ -10,6 +10,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_pipeline_primitives.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 
@@ -49,26 +50,6 @@ static __device__ __forceinline__ void from_float(bf16 *y, float x)
 static __device__ __forceinline__ void from_float(f16 *y, float x)
 {
     *y = __float2half_rn(x);
-}
-
-/* v[W] = p[0..k), zeros behind; k = W takes 16 bytes at a time. */
-template <int W, typename T> static __device__ __forceinline__ void load(float (&v)[W], const T *p, int k)
-{
-    constexpr int lanes = 16 / sizeof(T);
-    if (W == WIDE && k == W) {
-#pragma unroll
-        for (int i = 0; i < W; i += lanes) {
-            uint4 raw = *reinterpret_cast<const uint4 *>(p + i);
-            const T *x = reinterpret_cast<const T *>(&raw);
-#pragma unroll
-            for (int j = 0; j < lanes && j < W; j++)
-                v[(i + j) % W] = to_float(x[j]);
-        }
-        return;
-    }
-#pragma unroll
-    for (int j = 0; j < W; j++)
-        v[j] = j < k ? to_float(p[j]) : 0.0f;
 }
 
 /* 16 bytes to global memory at once: what compilers know for pairs of halves, they would store as four. */
@@ -121,12 +102,47 @@ template <typename T> static __device__ __forceinline__ void clear(struct pack<T
         p->raw[i] = make_uint4(0, 0, 0, 0);
 }
 
+/* Two elements of a word; of bf16 by one instruction each. */
+static __device__ __forceinline__ float2 halves_of(uint32_t raw, bf16)
+{
+    return make_float2(__uint_as_float(raw << 16), __uint_as_float(raw & 0xffff0000u));
+}
+
+static __device__ __forceinline__ float2 halves_of(uint32_t raw, f16)
+{
+    return __half22float2(*reinterpret_cast<const __half2 *>(&raw));
+}
+
 template <typename T> static __device__ __forceinline__ void unpack(float (&v)[WIDE], const struct pack<T> &p)
 {
-    const T *x = reinterpret_cast<const T *>(p.raw);
 #pragma unroll
-    for (int j = 0; j < WIDE; j++)
-        v[j] = to_float(x[j]);
+    for (int i = 0; i < (int)(WIDE * sizeof(T) / 16); i++) {
+        const uint32_t raw[4] = { p.raw[i].x, p.raw[i].y, p.raw[i].z, p.raw[i].w };
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if constexpr (sizeof(T) == 4) {
+                v[i * 4 + j] = __uint_as_float(raw[j]);
+            } else {
+                float2 two = halves_of(raw[j], T());
+                v[2 * j] = two.x;
+                v[2 * j + 1] = two.y;
+            }
+    }
+}
+
+/* v[W] = p[0..k), zeros behind; k = W takes 16 bytes at a time. */
+template <int W, typename T> static __device__ __forceinline__ void load(float (&v)[W], const T *p, int k)
+{
+    if constexpr (W == WIDE)
+        if (k == W) {
+            struct pack<T> raw;
+            fetch<false>(&raw, p);
+            unpack(v, raw);
+            return;
+        }
+#pragma unroll
+    for (int j = 0; j < W; j++)
+        v[j] = j < k ? to_float(p[j]) : 0.0f;
 }
 
 /* From here on compilers take p for new, and unpack it again in place of keeping the floats. */
@@ -136,6 +152,44 @@ template <typename T> static __device__ __forceinline__ void renew(struct pack<T
     for (int i = 0; i < (int)(WIDE * sizeof(T) / 16); i++)
         asm volatile("" : "+r"(p->raw[i].x), "+r"(p->raw[i].y), "+r"(p->raw[i].z), "+r"(p->raw[i].w));
 }
+
+/* WIDE elements to shared memory by themselves, while the thread goes on: it waits for its own copies alone,
+ * by __pipeline_wait_prior, and reads no others'. */
+template <typename T> static __device__ __forceinline__ void fetch_aside(struct pack<T> *shared, const T *at)
+{
+#pragma unroll
+    for (int i = 0; i < (int)(WIDE * sizeof(T) / 16); i++)
+        __pipeline_memcpy_async(&shared->raw[i], reinterpret_cast<const uint4 *>(at) + i, 16);
+}
+
+/* Elements on their way. */
+template <typename T, int W> struct piece {
+    struct pack<T> p;
+    __device__ __forceinline__ void take(const T *at)
+    {
+        fetch<false>(&p, at);
+    }
+    __device__ __forceinline__ void add_to(float (&sum)[W]) const
+    {
+        float v[W];
+        unpack(v, p);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            sum[j] += v[j];
+    }
+};
+
+template <typename T> struct piece<T, 1> {
+    T x;
+    __device__ __forceinline__ void take(const T *at)
+    {
+        x = *at;
+    }
+    __device__ __forceinline__ void add_to(float (&sum)[1]) const
+    {
+        sum[0] += to_float(x);
+    }
+};
 
 /* As load, of what nobody reads again soon. */
 template <int W, typename T>
