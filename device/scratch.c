@@ -50,11 +50,10 @@ size_t sherd_attention_backward_scratch(const struct sherd_attention_backward *a
             1));
 }
 
-/* Rows by token: the first row of each token, then for each row the next with the same token; room for one
- * more number a row and one more of all, for devices that put the rows in order. */
+/* Rows by token: a first row of each token, then for each row the next with the same token. */
 size_t sherd_embed_backward_scratch(const struct sherd_embed_backward *a)
 {
-    return room(a->vocab + 1 + 2 * a->batch * a->seq, sizeof(int32_t));
+    return room(a->vocab + a->batch * a->seq, sizeof(int32_t));
 }
 
 /* The loss of each row. */

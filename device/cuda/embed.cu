@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * Embedding. Backward is deterministic without float atomics: the rows of each token get places beside each
- * other by counting, in an order that atomics may change from run to run, and a block that sorts them by row
- * adds them.
+ * Embedding. Backward is deterministic without float atomics: atomics link the rows of each token, in an
+ * order that may change from run to run, and a block that puts them in order adds them.
  */
 #include "base/status.h"
 #include "device/cuda/util.cuh"
 
-#define BATCH 8     /* rows in flight for a thread that adds rows */
-#define SORTED 1024 /* rows of a token that are sorted in shared memory */
+#define BATCH(T) (12 / (int)sizeof(T)) /* rows in flight for a thread that adds rows */
+#define TOKEN_BLOCKS 5 /* of THREADS, on a multiprocessor: each waits for one load after the other */
+#define LINKED 32      /* rows of a token that are followed one by one */
+#define LOOKS 4        /* tokens that a thread looks at at once, for more frequent ones */
+#define FOUND 2048     /* rows that are found at once */
 
 /* The token, or `vocab` for one outside [0, vocab). */
 static __device__ __forceinline__ int64_t token_at(const int32_t *tokens, int64_t row, int64_t vocab)
@@ -57,129 +59,139 @@ extern "C" int cuda_embed_forward(struct sherd_queue *queue, const void *args)
 
 /* ---- rows by token ---- */
 
-/* rank[row]: how many rows of its token came before it, in whatever order. count is zeros before. */
-__global__ void count_tokens_kernel(
-    int32_t *rank, int32_t *count, const int32_t *tokens, int n, int64_t vocab)
+#define NONE (-1)
+#define OUTSIDE (-2)
+
+/* Links the rows of each token, in an order that may change from run to run: head[token] is the row that came
+ * last, next[row] the one before it. head is NONE for all before. */
+__global__ void link_rows_kernel(int32_t *next, int32_t *head, const int32_t *tokens, int n, int64_t vocab)
 {
     int row = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (row >= n)
         return;
     int64_t token = token_at(tokens, row, vocab);
-    rank[row] = token < vocab ? atomicAdd(&count[token], 1) : 0;
+    next[row] = token < vocab ? atomicExch(&head[token], row) : OUTSIDE;
 }
 
-/* A place in the order for each token: its count becomes the first one. The row of rank 0 stands for all of
- * the token, and has -length for its rank from here on. */
-__global__ void place_tokens_kernel(
-    int32_t *rank, int32_t *count, int32_t *used, const int32_t *tokens, int n, int64_t vocab)
+/* The rows linked behind `row`, and itself, in order, by the block. Returns how many there are, or 0 for more
+ * than LINKED. */
+static __device__ __forceinline__ int linked_rows(int32_t *rows, const int32_t *next, int row)
 {
-    int row = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (row >= n || rank[row] != 0)
-        return;
-    int64_t token = token_at(tokens, row, vocab);
-    if (token == vocab)
-        return;
-    int length = count[token];
-    count[token] = atomicAdd(used, length);
-    rank[row] = -length;
-}
-
-__global__ void order_tokens_kernel(
-    int32_t *order, const int32_t *rank, const int32_t *first, const int32_t *tokens, int n, int64_t vocab)
-{
-    int row = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    int64_t token = row < n ? token_at(tokens, row, vocab) : vocab;
-    if (token < vocab)
-        order[first[token] + (rank[row] < 0 ? 0 : rank[row])] = row;
-}
-
-/* Sorts rows[n] by a bitonic network of the block whose pairs all ascend, so that those beyond n are left
- * out. */
-static __device__ void sort_rows(int32_t *rows, int n)
-{
-    for (int size = 2; size / 2 < n; size *= 2)
-        for (int step = size / 2; step > 0; step /= 2) {
-            __syncthreads();
-            for (int i = threadIdx.x; i < n; i += blockDim.x) {
-                int other = step == size / 2 ? i ^ (size - 1) : i ^ step;
-                if (other > i && other < n && rows[other] < rows[i]) {
-                    int32_t row = rows[i];
-                    rows[i] = rows[other];
-                    rows[other] = row;
-                }
-            }
-        }
+    __shared__ int32_t found[LINKED];
+    int own = 0, n = 0, before = 0;
+    for (; row >= 0; row = next[row], n++) {
+        if (n == LINKED)
+            return 0;
+        if (n == (int)threadIdx.x)
+            found[n] = own = row;
+    }
     __syncthreads();
+    if ((int)threadIdx.x < n) {
+        for (int i = 0; i < n; i++)
+            before += found[i] < own;
+        rows[before] = own;
+    }
+    __syncthreads();
+    return n;
 }
 
-/* The rows of a token, in order, by the block: for those too many to be sorted. */
-static __device__ void find_rows(int32_t *rows, const int32_t *tokens, int n, int32_t token)
+/* The rows of a token from *start on, in order, by the block, no more than FOUND; *start goes behind what has
+ * been looked at. For tokens too frequent to be linked. */
+static __device__ int find_rows(int32_t *rows, int *start, const int32_t *tokens, int n, int32_t token)
 {
     __shared__ int found[THREADS / 32];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32, before = 0;
-    for (int start = 0; start < n; start += blockDim.x) {
-        int row = start + threadIdx.x;
-        bool one = row < n && tokens[row] == token;
-        unsigned ones = __ballot_sync(0xffffffffu, one);
-        if (lane == 0)
-            found[warp] = __popc(ones);
-        __syncthreads();
-        int at = before;
-        for (int w = 0; w < warps; w++) {
-            at += w < warp ? found[w] : 0;
-            before += found[w];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32, n_rows = 0;
+    for (; *start < n && n_rows + (int)blockDim.x * LOOKS <= FOUND; *start += blockDim.x * LOOKS) {
+        int32_t one[LOOKS];
+#pragma unroll
+        for (int u = 0; u < LOOKS; u++) {
+            int row = *start + ((warp * LOOKS) + u) * 32 + lane;
+            one[u] = row < n ? tokens[row] : -1;
         }
-        if (one)
-            rows[at + __popc(ones & ((1u << lane) - 1))] = row;
+        int of_warp = 0, at[LOOKS];
+#pragma unroll
+        for (int u = 0; u < LOOKS; u++) {
+            unsigned ones = __ballot_sync(0xffffffffu, one[u] == token);
+            at[u] = of_warp + __popc(ones & ((1u << lane) - 1));
+            of_warp += __popc(ones);
+        }
+        __syncthreads(); /* all have read what was found before */
+        if (lane == 0)
+            found[warp] = of_warp;
         __syncthreads();
+        int before = n_rows;
+        for (int w = 0; w < warps; w++) {
+            before += w < warp ? found[w] : 0;
+            n_rows += found[w];
+        }
+#pragma unroll
+        for (int u = 0; u < LOOKS; u++)
+            if (one[u] == token)
+                rows[before + at[u]] = *start + ((warp * LOOKS) + u) * 32 + lane;
     }
+    __syncthreads();
+    return n_rows;
 }
 
 /* ---- sums ---- */
 
-/* A block for each row, of which those that stand for a token add all rows of it. */
-template <typename T, typename G, int W>
-__global__ void __launch_bounds__(THREADS)
-    add_tokens_kernel(const __grid_constant__ struct sherd_embed_backward a, int32_t *order,
-        const int32_t *rank, const int32_t *first)
+/* sum[W] += the rows of x, one after the other; BATCH of them are under way at once. */
+template <int W, typename T>
+static __device__ __forceinline__ void add_rows(
+    float (&sum)[W], const T *x, const int32_t *rows, int n, int64_t width)
 {
-    __shared__ int32_t sorted[SORTED];
-    int length = -rank[blockIdx.x];
-    if (length <= 0)
+    for (int i = 0; i < n; i += BATCH(T)) {
+        struct piece<T, W> p[BATCH(T)];
+#pragma unroll
+        for (int u = 0; u < BATCH(T); u++)
+            if (i + u < n)
+                p[u].take(x + rows[i + u] * width);
+#pragma unroll
+        for (int u = 0; u < BATCH(T); u++)
+            if (i + u < n)
+                p[u].add_to(sum);
+    }
+}
+
+/* A block for each row and a piece of its columns, of which those whose row came last add all rows of the
+ * token. */
+template <typename T, typename G, int W>
+__global__ void __launch_bounds__(THREADS, TOKEN_BLOCKS) add_tokens_kernel(
+    const __grid_constant__ struct sherd_embed_backward a, const int32_t *next, const int32_t *head)
+{
+    __shared__ int32_t rows[FOUND];
+    int row = blockIdx.x;
+    int64_t token = a.tokens[row], c = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * W;
+    int before = next[row];
+    if (before == OUTSIDE || head[token] != row)
         return;
-    int64_t token = a.tokens[blockIdx.x];
-    int32_t *rows = order + first[token];
-    if (length > SORTED) {
-        find_rows(rows, a.tokens, (int)(a.batch * a.seq), (int32_t)token);
-    } else if (length > 1) {
-        for (int i = threadIdx.x; i < length; i += blockDim.x)
-            sorted[i] = rows[i];
-        rows = sorted;
-        sort_rows(rows, length);
-    }
-    for (int64_t c = (int64_t)threadIdx.x * W; c < a.width; c += (int64_t)blockDim.x * W) {
-        G *out = (G *)a.dwte + token * a.width + c;
-        float sum[W] = { 0 }, old[W];
+    bool inside = c < a.width;
+    const T *dy = (const T *)a.dy + (inside ? c : 0);
+    G *out = (G *)a.dwte + token * a.width + (inside ? c : 0);
+    float sum[W] = { 0 }, old[W];
+    if (before == NONE) {
+        struct piece<T, W> only;
+        only.take(dy + row * a.width);
+        load<W>(old, out, W); /* under way together */
+        only.add_to(sum);
+    } else {
+        int n = linked_rows(rows, next, row), start = 0, total = (int)(a.batch * a.seq);
+        if (n > 0)
+            add_rows(sum, dy, rows, n, a.width);
+        else
+            while (start < total) {
+                n = find_rows(rows, &start, a.tokens, total, (int32_t)token);
+                add_rows(sum, dy, rows, n, a.width);
+                __syncthreads();
+            }
         load<W>(old, out, W);
-        if (length == 1)
-            load<W>(sum, (const T *)a.dy + (int64_t)blockIdx.x * a.width + c, W);
-        for (int i = 0; length > 1 && i < length; i += BATCH) {
-            float v[BATCH][W];
-#pragma unroll
-            for (int u = 0; u < BATCH; u++)
-                load<W>(v[u], (const T *)a.dy + (int64_t)(i + u < length ? rows[i + u] : 0) * a.width + c,
-                    i + u < length ? W : 0);
-#pragma unroll
-            for (int u = 0; u < BATCH; u++)
-#pragma unroll
-                for (int j = 0; j < W; j++)
-                    sum[j] += v[u][j];
-        }
-#pragma unroll
-        for (int j = 0; j < W; j++)
-            sum[j] += old[j];
-        store<W>(out, sum, W);
     }
+    if (!inside)
+        return;
+#pragma unroll
+    for (int j = 0; j < W; j++)
+        sum[j] += old[j];
+    store<W>(out, sum, W);
 }
 
 /* A block for each position: the rows of all sequences at that position. */
@@ -187,37 +199,29 @@ template <typename T, typename G, int W>
 __global__ void add_positions_kernel(
     const __grid_constant__ struct sherd_embed_backward a, unsigned blocks_each)
 {
-    int64_t t = blockIdx.x / blocks_each;
+    int64_t t = blockIdx.x / blocks_each, pitch = a.seq * a.width;
     int64_t c = ((int64_t)(blockIdx.x % blocks_each) * blockDim.x + threadIdx.x) * W;
     if (c >= a.width)
         return;
     G *out = (G *)a.dwpe + t * a.width + c;
-    float sum[W] = { 0 }, v[W];
-#pragma unroll 4
-    for (int64_t b = 0; b < a.batch; b++) {
-        load<W>(v, (const T *)a.dy + (b * a.seq + t) * a.width + c, W);
+    const T *dy = (const T *)a.dy + t * a.width + c;
+    float sum[W] = { 0 }, old[W];
+    load<W>(old, out, W);
+    for (int64_t b = 0; b < a.batch; b += BATCH(T)) {
+        struct piece<T, W> p[BATCH(T)];
 #pragma unroll
-        for (int j = 0; j < W; j++)
-            sum[j] += v[j];
+        for (int u = 0; u < BATCH(T); u++)
+            if (b + u < a.batch)
+                p[u].take(dy + (b + u) * pitch);
+#pragma unroll
+        for (int u = 0; u < BATCH(T); u++)
+            if (b + u < a.batch)
+                p[u].add_to(sum);
     }
-    load<W>(v, out, W);
 #pragma unroll
     for (int j = 0; j < W; j++)
-        sum[j] += v[j];
+        sum[j] += old[j];
     store<W>(out, sum, W);
-}
-
-static int order_rows(
-    cudaStream_t stream, const struct sherd_embed_backward *a, int32_t *order, int32_t *rank, int32_t *first)
-{
-    int n = (int)(a->batch * a->seq);
-    unsigned blocks = blocks_for(n, THREADS);
-    int32_t *used = first + a->vocab;
-    CUDA_TRY(cudaMemsetAsync(first, 0, (size_t)(a->vocab + 1) * sizeof(*first), stream));
-    count_tokens_kernel<<<blocks, THREADS, 0, stream>>>(rank, first, a->tokens, n, a->vocab);
-    place_tokens_kernel<<<blocks, THREADS, 0, stream>>>(rank, first, used, a->tokens, n, a->vocab);
-    order_tokens_kernel<<<blocks, THREADS, 0, stream>>>(order, rank, first, a->tokens, n, a->vocab);
-    return SHERD_OK;
 }
 
 extern "C" int cuda_embed_backward(struct sherd_queue *queue, const void *args)
@@ -227,15 +231,18 @@ extern "C" int cuda_embed_backward(struct sherd_queue *queue, const void *args)
     int64_t rows = a->batch * a->seq;
     if (rows == 0 || a->width == 0)
         return SHERD_OK;
-    int32_t *order = (int32_t *)a->scratch, *rank = order + rows, *first = rank + rows;
+    int32_t *head = (int32_t *)a->scratch, *next = head + a->vocab;
     int wide = a->width % WIDE == 0 && aligned16(a->dwte) && aligned16(a->dwpe) && aligned16(a->dy);
-    if (a->dwte)
-        SHERD_TRY(order_rows(stream, a, order, rank, first));
+    if (a->dwte) {
+        CUDA_TRY(cudaMemsetAsync(head, 0xff, (size_t)a->vocab * sizeof(*head), stream));
+        link_rows_kernel<<<blocks_for(rows, THREADS), THREADS, 0, stream>>>(
+            next, head, a->tokens, (int)rows, a->vocab);
+    }
     WITH_TYPE("embed_backward", a->type, T, WITH_TYPE("embed_backward", a->grad_type, G, WITH_WIDTH(wide, {
         int threads = round32((a->width + W - 1) / W, THREADS);
         unsigned each = blocks_for(a->width, threads * W);
         if (a->dwte)
-            add_tokens_kernel<T, G, W><<<(unsigned)rows, threads, 0, stream>>>(*a, order, rank, first);
+            add_tokens_kernel<T, G, W><<<dim3((unsigned)rows, each), threads, 0, stream>>>(*a, next, head);
         if (a->dwpe)
             add_positions_kernel<T, G, W><<<(unsigned)(a->seq * each), threads, 0, stream>>>(*a, each);
     })))
