@@ -11,6 +11,7 @@
 #include "device/scratch.h"
 
 #define SUM_THREADS 1024
+#define UPDATE_BLOCKS 4 /* of THREADS, on a multiprocessor: what one computes, others load */
 
 /* ---- floats as two halves, as base/half.h has them ---- */
 
@@ -30,41 +31,37 @@ template <int W> static __device__ __forceinline__ void load_low(int (&v)[W], co
         v[j] = j < k ? p[j] : 0;
 }
 
+/* The upper halves of u[W], or the lower ones. */
+template <int W, bool LOWER = false>
+static __device__ __forceinline__ void store_upper(void *p, const uint32_t (&u)[WIDE], int k)
+{
+    constexpr unsigned pick = LOWER ? 0x5410 : 0x7632;
+    if (W == WIDE && k == W) {
+        store16(p, make_uint4(__byte_perm(u[0], u[1], pick), __byte_perm(u[2], u[3], pick),
+                       __byte_perm(u[4], u[5], pick), __byte_perm(u[6], u[7], pick)));
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < W; j++)
+        if (j < k)
+            reinterpret_cast<uint16_t *>(p)[j] = (uint16_t)(LOWER ? u[j] : u[j] >> 16);
+}
+
 /* w[W] to the halves: the rounded one to param, the rest to low, which may be NULL. */
 template <int W>
 static __device__ __forceinline__ void store_halves(bf16 *param, int16_t *low, const float (&w)[W], int k)
 {
-    uint16_t high[WIDE], rest[WIDE];
+    uint32_t u[WIDE], high[WIDE];
 #pragma unroll
     for (int j = 0; j < W; j++) {
-        uint32_t u = __float_as_uint(w[j]);
-        u = (u & 0x7fffffffu) > 0x7f800000u ? (u & 0x80000000u) | 0x7fc00000u : u;
-        high[j] = (uint16_t)((u + 0x8000u) >> 16);
-        rest[j] = (uint16_t)u;
+        u[j] = __float_as_uint(w[j]);
+        if (isnan(w[j]))
+            u[j] = (u[j] & 0x80000000u) | 0x7fc00000u;
+        high[j] = u[j] + 0x8000u;
     }
-    if (W == WIDE && k == W) {
-        uint4 raw;
-        uint16_t *x = reinterpret_cast<uint16_t *>(&raw);
-#pragma unroll
-        for (int j = 0; j < WIDE; j++)
-            x[j] = high[j];
-        store16(param, raw);
-        if (!low)
-            return;
-#pragma unroll
-        for (int j = 0; j < WIDE; j++)
-            x[j] = rest[j];
-        store16(low, raw);
-        return;
-    }
-#pragma unroll
-    for (int j = 0; j < W; j++) {
-        if (j >= k)
-            continue;
-        reinterpret_cast<uint16_t *>(param)[j] = high[j];
-        if (low)
-            low[j] = (int16_t)rest[j];
-    }
+    store_upper<W>(param, high, k);
+    if (low)
+        store_upper<W, true>(low, u, k);
 }
 
 template <int W>
@@ -179,27 +176,34 @@ static __device__ __forceinline__ void draw(uint32_t (&word)[W], const struct dr
     }
 }
 
-template <int W>
+/* An element rounded at random: the result is its upper half. */
+static __device__ __forceinline__ uint32_t round_at_random(float v, uint32_t random)
+{
+    uint32_t u = __float_as_uint(v);
+    if (fabsf(v) < INFINITY)
+        u += random;
+    if (isnan(v))
+        u |= 0x400000u;
+    return u;
+}
+
+template <int SHIFT, int W>
 static __device__ __forceinline__ void store_state(
-    float *p, const float (&v)[W], const uint32_t (&)[W], int, int k)
+    float *p, const float (&v)[W], const uint32_t (&)[W], int k)
 {
     store<W>(p, v, k);
 }
 
-/* `shift` says which half of a word decides. */
-template <int W>
+/* SHIFT says which half of a word decides. */
+template <int SHIFT, int W>
 static __device__ __forceinline__ void store_state(
-    bf16 *p, const float (&v)[W], const uint32_t (&word)[W], int shift, int k)
+    bf16 *p, const float (&v)[W], const uint32_t (&word)[W], int k)
 {
-    float rounded[W];
+    uint32_t rounded[WIDE];
 #pragma unroll
-    for (int j = 0; j < W; j++) {
-        uint32_t u = __float_as_uint(v[j]), random = word[j] >> shift & 0xffffu;
-        uint32_t quiet = (u & 0x7fffffffu) > 0x7f800000u ? 0x400000u : 0u;
-        u = (u & 0x7f800000u) == 0x7f800000u ? u | quiet : u + random;
-        rounded[j] = __uint_as_float(u & 0xffff0000u);
-    }
-    store<W>(p, rounded, k);
+    for (int j = 0; j < W; j++)
+        rounded[j] = round_at_random(v[j], word[j] >> SHIFT & 0xffffu);
+    store_upper<W>(p, rounded, k);
 }
 
 static __device__ __forceinline__ int is_float(const float *)
@@ -224,8 +228,9 @@ struct adamw_step {
 };
 
 template <typename P, typename G, typename S, int W>
-__global__ void adamw_kernel(P *param, float *master, int16_t *low, S *m, S *v, const G *grad,
-    const float *factor, const struct sherd_rates *rates, int64_t n, struct adamw_step s, struct draws draws)
+__global__ void __launch_bounds__(THREADS, UPDATE_BLOCKS)
+    adamw_kernel(P *param, float *master, int16_t *low, S *m, S *v, const G *grad, const float *factor,
+        const struct sherd_rates *rates, int64_t n, struct adamw_step s, struct draws draws)
 {
     float f = *factor;
     if (rates) {
@@ -241,10 +246,10 @@ __global__ void adamw_kernel(P *param, float *master, int16_t *low, S *m, S *v, 
         load<W>(a, m + i, k);
         load<W>(b, v + i, k);
         load_weight<W>(w, param + i, master + i, low ? low + i : NULL, k);
+        if (!is_float(m)) /* while the loads are under way */
+            draw<W>(word, draws, i);
         if (isnan(f)) /* behind the loads, so that they do not wait for it */
             return;
-        if (!is_float(m))
-            draw<W>(word, draws, i);
 #pragma unroll
         for (int j = 0; j < W; j++) {
             g[j] *= f;
@@ -254,8 +259,8 @@ __global__ void adamw_kernel(P *param, float *master, int16_t *low, S *m, S *v, 
         }
         if (!low)
             store<W>(master + i, w, k);
-        store_state<W>(m + i, a, word, 0, k);
-        store_state<W>(v + i, b, word, 16, k);
+        store_state<0, W>(m + i, a, word, k);
+        store_state<16, W>(v + i, b, word, k);
         if (param)
             store_param<W>(param + i, low ? low + i : NULL, w, k);
     });
@@ -292,9 +297,9 @@ extern "C" int cuda_adamw(struct sherd_queue *queue, const void *args)
 }
 
 template <typename P, typename G, typename S, int W>
-__global__ void sgd_kernel(P *param, float *master, int16_t *low, S *m, const G *grad, const float *factor,
-    const struct sherd_rates *rates, int64_t n, float lr, float momentum, float weight_decay,
-    struct draws draws)
+__global__ void __launch_bounds__(THREADS, UPDATE_BLOCKS) sgd_kernel(P *param, float *master, int16_t *low,
+    S *m, const G *grad, const float *factor, const struct sherd_rates *rates, int64_t n, float lr,
+    float momentum, float weight_decay, struct draws draws)
 {
     float f = *factor;
     if (rates) {
@@ -307,10 +312,10 @@ __global__ void sgd_kernel(P *param, float *master, int16_t *low, S *m, const G 
         load<W>(g, grad + i, k);
         load_weight<W>(w, param + i, master + i, low ? low + i : NULL, k);
         load<W>(a, m + i, momentum != 0 ? (int)k : 0);
-        if (isnan(f))
-            return;
         if (m && !is_float(m))
             draw<W>(word, draws, i);
+        if (isnan(f))
+            return;
 #pragma unroll
         for (int j = 0; j < W; j++) {
             a[j] = momentum * a[j] + (g[j] * f + weight_decay * w[j]);
@@ -319,7 +324,7 @@ __global__ void sgd_kernel(P *param, float *master, int16_t *low, S *m, const G 
         if (!low)
             store<W>(master + i, w, k);
         if (m)
-            store_state<W>(m + i, a, word, 0, k);
+            store_state<0, W>(m + i, a, word, k);
         if (param)
             store_param<W>(param + i, low ? low + i : NULL, w, k);
     });
