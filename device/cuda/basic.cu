@@ -155,39 +155,46 @@ extern "C" int cuda_sum_parts(
 
 #define SUM_LANES 32 /* threads along columns */
 #define SUM_ROWS 8   /* threads along rows */
-#define PART_ROWS                                                                                            \
-    32 /* threads along parts, which are few and far apart: their loads should be under way at once */
+#define SUM_BATCH 8  /* rows in flight for a thread */
+/* Along parts, which are few and far apart: their loads should be under way at once. */
+#define PART_ROWS 32
+#define PART_BATCH 20
 
 template <typename T, int W>
-__global__ void bias_parts_kernel(float *parts, const T *dy, int64_t rows, int64_t cols, int64_t rows_each)
+__global__ void __launch_bounds__(SUM_LANES *SUM_ROWS)
+    bias_parts_kernel(float *parts, const T *dy, int64_t rows, int64_t cols, int64_t rows_each)
 {
-    __shared__ float share[SUM_ROWS][SUM_LANES * W + 1];
+    __shared__ __align__(16) float share[SUM_ROWS][SUM_LANES * W];
     int64_t c = ((int64_t)blockIdx.x * SUM_LANES + threadIdx.x) * W;
     int64_t first = blockIdx.y * rows_each;
     int64_t last = first + rows_each < rows ? first + rows_each : rows;
     float sum[W] = { 0 };
-    if (c < cols) {
-#pragma unroll 4
-        for (int64_t r = first + threadIdx.y; r < last; r += SUM_ROWS) {
-            float v[W];
-            load<W>(v, dy + r * cols + c, W);
+    const T *at = dy + (first + threadIdx.y) * cols + c;
+    int n = c < cols ? (int)((last - first - threadIdx.y + SUM_ROWS - 1) / SUM_ROWS) : 0;
+    for (; n > 0; n -= SUM_BATCH) {
+        struct piece<T, W> p[SUM_BATCH];
 #pragma unroll
-            for (int j = 0; j < W; j++)
-                sum[j] += v[j];
-        }
+        for (int u = 0; u < SUM_BATCH; u++, at += SUM_ROWS * cols)
+            if (u < n)
+                p[u].take(at);
+#pragma unroll
+        for (int u = 0; u < SUM_BATCH; u++)
+            if (u < n)
+                p[u].add_to(sum);
     }
 #pragma unroll
     for (int j = 0; j < W; j++)
-        share[threadIdx.y][j * SUM_LANES + threadIdx.x] = sum[j];
+        share[threadIdx.y][threadIdx.x * W + j] = sum[j];
     __syncthreads();
-    if (threadIdx.y != 0 || c >= cols)
-        return;
-#pragma unroll
-    for (int j = 0; j < W; j++) {
+    int64_t left = cols - (int64_t)blockIdx.x * SUM_LANES * W;
+    parts += blockIdx.y * cols + (int64_t)blockIdx.x * SUM_LANES * W;
+    for (int i = threadIdx.y * SUM_LANES + threadIdx.x; i < SUM_LANES * W && i < left;
+         i += SUM_LANES * SUM_ROWS) {
         float s = 0;
-        for (int i = 0; i < SUM_ROWS; i++)
-            s += share[i][j * SUM_LANES + threadIdx.x];
-        parts[blockIdx.y * cols + c + j] = s;
+#pragma unroll
+        for (int r = 0; r < SUM_ROWS; r++)
+            s += share[r][i];
+        parts[i] = s;
     }
 }
 
@@ -201,11 +208,20 @@ __global__ void __launch_bounds__(SUM_LANES *PART_ROWS)
     int64_t each = (n_parts + PART_ROWS - 1) / PART_ROWS;
     int64_t first = threadIdx.y * each;
     int64_t last = first + each < n_parts ? first + each : n_parts;
+    const float *at = s.parts + first * cols + c;
     float sum = 0;
     if (c < cols)
-#pragma unroll 8
-        for (int64_t p = first; p < last; p++)
-            sum += s.parts[p * cols + c];
+        for (int n = (int)(last - first); n > 0; n -= PART_BATCH) {
+            float v[PART_BATCH];
+#pragma unroll
+            for (int u = 0; u < PART_BATCH; u++, at += cols)
+                if (u < n)
+                    v[u] = *at;
+#pragma unroll
+            for (int u = 0; u < PART_BATCH; u++)
+                if (u < n)
+                    sum += v[u];
+        }
     share[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y != 0 || c >= cols)
