@@ -2,9 +2,9 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * Softmax cross entropy, a row to a block: one pass for the maximum and the sum of exponentials together, one
- * for the gradient in place, of a row that stays in shared memory where two of its length have room there.
- * Rows of an odd vocabulary start anywhere, so the elements before the first 16-byte boundary and behind the
- * last are taken one by one.
+ * for the gradient in place, of a row that comes to shared memory by itself where two of its length have room
+ * there. Rows of an odd vocabulary start anywhere, so the elements before the first 16-byte boundary and
+ * behind the last are taken one by one.
  */
 #include <math.h>
 
@@ -39,28 +39,20 @@ template <typename T> static __device__ __forceinline__ float power(float x)
     return sizeof(T) == 2 ? two_to(x * LOG2_E) : expf(x);
 }
 
-/* A row: `head` single elements, `packs` of WIDE, and the rest single again. */
-struct cut {
-    int64_t head, packs;
-};
-
-template <typename T> static __device__ __forceinline__ struct cut cut_row(const T *x, int64_t n)
-{
-    int64_t head = (int64_t)((16 - ((uintptr_t)x & 15)) & 15) / (int64_t)sizeof(T);
-    struct cut cut;
-    cut.head = head < n ? head : n;
-    cut.packs = (n - cut.head) / WIDE;
-    return cut;
-}
-
-/* The gradient of a row is exp(x - max) * scale but at the target; scale = 2^shift. */
+/* The gradient of a row is exp(x - max) * scale but at the target; scale = 1 / (sum * count) = 2^shift. */
 struct slope {
-    float max, scale, shift;
+    float max, sum, count, scale, shift;
+    float at_target; /* the target's x */
 };
 
 template <typename T> static __device__ __forceinline__ float slope_at(const struct slope *s, float x)
 {
     return sizeof(T) == 2 ? two_to(fmaf(x - s->max, LOG2_E, s->shift)) : expf(x - s->max) * s->scale;
+}
+
+static __device__ __forceinline__ float target_slope(const struct slope *s)
+{
+    return (expf(s->at_target - s->max) / s->sum - 1.0f) / s->count;
 }
 
 template <typename T> static __device__ void clear_row(T *x, int64_t n)
@@ -98,9 +90,9 @@ static __device__ __forceinline__ float largest(const struct pack<f16> &p)
     return largest_of_pairs<__half2>(p);
 }
 
-/* A thread's share of a row's packs, several of them under way at once; kept in `held` where there is one. */
-template <typename T, bool HELD>
-static __device__ __forceinline__ struct online sum_packs(struct pack<T> *held, const T *x, int packs)
+/* A thread's share of a row's packs, BATCH of them between two looks at the maximum. */
+template <typename T>
+static __device__ __forceinline__ struct online sum_packs(const struct pack<T> *x, int packs)
 {
     constexpr int BATCH = 8 / sizeof(T);
     struct online o = { -INFINITY, 0 };
@@ -110,16 +102,10 @@ static __device__ __forceinline__ struct online sum_packs(struct pack<T> *held, 
         bool all = p + (BATCH - 1) * (int)blockDim.x < packs; /* one question in place of BATCH */
 #pragma unroll
         for (int u = 0; u < BATCH; u++)
-            if (all || p + u * (int)blockDim.x < packs)
-                fetch<HELD>(&raw[u], x + (int64_t)(p + u * (int)blockDim.x) * WIDE);
-            else
-                raw[u] = raw[0]; /* changes no maximum */
+            raw[u] = x[all || p + u * (int)blockDim.x < packs ? p + u * (int)blockDim.x : p];
 #pragma unroll
-        for (int u = 0; u < BATCH; u++) {
-            if (HELD && (all || p + u * (int)blockDim.x < packs))
-                held[p + u * (int)blockDim.x] = raw[u];
+        for (int u = 0; u < BATCH; u++)
             max = fmaxf(max, largest(raw[u]));
-        }
         o.sum *= power<T>(o.max - base(max));
 #pragma unroll
         for (int u = 0; u < BATCH; u++) {
@@ -143,10 +129,11 @@ template <typename T> static __device__ __forceinline__ void take(struct online 
     o->max = max;
 }
 
-/* The sum of all threads' shares, for all of them, by one wait; once a kernel. */
-template <typename T> static __device__ __forceinline__ struct online row_sum(struct online o)
+/* The sum of all threads' shares, for all of them, by one wait; `turn` is another one for the next row. */
+template <typename T> static __device__ __forceinline__ struct online row_sum(struct online o, int turn)
 {
-    __shared__ float maxes[32], sums[32];
+    __shared__ float shares[2][2][32];
+    float *maxes = shares[turn][0], *sums = shares[turn][1];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
     float max = o.max;
 #pragma unroll
@@ -179,55 +166,106 @@ static __device__ __forceinline__ void write_pack(T *x, const struct pack<T> &ra
     store<WIDE>(x, v, WIDE);
 }
 
+/* A row of the logits: `head` single elements, `packs` of WIDE, and the rest single again. All zeros for one
+ * that there is not. */
+template <typename T> struct row_of {
+    T *x;
+    int head, packs;
+    int64_t target;
+};
+
+template <typename T>
+static __device__ __forceinline__ void find_row(struct row_of<T> *r, const struct sherd_loss *a, int64_t row)
+{
+    *r = {};
+    if (row >= a->rows)
+        return;
+    r->x = (T *)a->logits + row * (a->pitch ? a->pitch : a->vocab);
+    int64_t head = (int64_t)((16 - ((uintptr_t)r->x & 15)) & 15) / (int64_t)sizeof(T);
+    r->head = (int)(head < a->vocab ? head : a->vocab);
+    r->packs = (int)((a->vocab - r->head) / WIDE);
+    r->target = a->targets[row];
+}
+
+/* The gradient over a thread's packs of its own row, if it is wanted. Where they are HELD, those of the next
+ * row come into the places of what has been used. */
+template <typename T, bool HELD>
+static __device__ __forceinline__ void write_row(const struct row_of<T> *own, const struct row_of<T> *next,
+    struct pack<T> *held, const struct slope *s, bool wanted)
+{
+    T *packs = own->x + own->head;
+    int most = HELD && next->packs > own->packs ? next->packs : own->packs;
+    int target_pack = wanted && own->target >= own->head ? (int)(own->target - own->head) / WIDE : -1;
+    for (int q = threadIdx.x; q < most; q += blockDim.x) {
+        int p = HELD ? q : own->packs - 1 - q; /* backwards: what was read last is still in the cache */
+        if (wanted && p < own->packs) {
+            struct pack<T> raw;
+            if (HELD)
+                raw = held[p];
+            else
+                fetch<true>(&raw, (const T *)packs + p * WIDE);
+            write_pack(packs + p * WIDE, raw, s);
+            if (p == target_pack) /* over what its pack had */
+                from_float(&own->x[own->target], target_slope(s));
+        }
+        if (HELD && p < next->packs)
+            fetch_aside(&held[p], (const T *)next->x + next->head + p * WIDE);
+    }
+    if (HELD)
+        __pipeline_commit();
+}
+
+/* Blocks that stay take row after row, HELD in shared memory, or read twice. */
 template <typename T, bool HELD>
 __global__ void __launch_bounds__(HELD ? HELD_THREADS : READ_THREADS, HELD ? 3 : 2)
     loss_kernel(const __grid_constant__ struct sherd_loss a, unsigned long long *fault)
 {
     extern __shared__ uint4 shared[];
-    struct pack<T> *held = reinterpret_cast<struct pack<T> *>(shared);
-    int64_t row = blockIdx.x, n = a.vocab, target = a.targets[row];
-    T *x = (T *)a.logits + row * (a.pitch ? a.pitch : n);
+    int turn = 0, tid = threadIdx.x;
     double *losses = (double *)a.scratch;
-    if (target < 0 || target >= n) {
-        if (threadIdx.x == 0) {
-            losses[row] = 0;
-            if (target >= n)
-                atomicMin(fault, (unsigned long long)row << 32 | (uint32_t)target);
-        }
-        if (a.backward)
-            clear_row(x, n);
-        return;
-    }
-    struct cut cut = cut_row(x, n);
-    int packs = (int)cut.packs;
-    int64_t single = n - cut.packs * WIDE, skip = cut.packs * WIDE; /* what lies between single elements */
-    float at_target = to_float(x[target]); /* before anybody writes: row_sum stands between */
-    struct online o = sum_packs<T, HELD>(held, x + cut.head, packs);
-    for (int64_t c = threadIdx.x; c < single; c += blockDim.x)
-        take<T>(&o, to_float(x[c < cut.head ? c : c + skip]));
-    o = row_sum<T>(o);
-    if (threadIdx.x == 0)
-        losses[row] = log((double)o.sum) + (double)o.max - (double)at_target;
-    if (!a.backward)
-        return;
-    float scale = 1.0f / (o.sum * (float)*a.count);
-    struct slope s = { o.max, scale, log2f(scale) };
+    struct pack<T> *held = reinterpret_cast<struct pack<T> *>(shared);
+    struct row_of<T> own = {}, next;
+    struct slope s = {};
+    s.count = a.backward ? (float)*a.count : 1.0f;
+    find_row(&next, &a, blockIdx.x);
     if (HELD)
-        for (int p = threadIdx.x; p < packs; p += blockDim.x)
-            write_pack(x + cut.head + (int64_t)p * WIDE, held[p], &s);
-    else /* backwards: what was read last is still in the cache */
-        for (int p = packs - 1 - (int)threadIdx.x; p >= 0; p -= (int)blockDim.x) {
-            struct pack<T> raw;
-            fetch<true>(&raw, (const T *)x + cut.head + (int64_t)p * WIDE);
-            write_pack(x + cut.head + (int64_t)p * WIDE, raw, &s);
+        write_row<T, HELD>(&own, &next, held, &s, false);
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+        own = next;
+        find_row(&next, &a, row + gridDim.x);
+        if (!HELD)
+            held = reinterpret_cast<struct pack<T> *>(own.x + own.head);
+        bool known = own.target >= 0 && own.target < a.vocab, wanted = known && a.backward;
+        int skip = own.packs * WIDE, single = (int)a.vocab - skip; /* fewer than a warp */
+        int at = tid < own.head ? tid : tid + skip;
+        /* before anybody writes: row_sum stands between */
+        float alone = tid < single ? to_float(own.x[at]) : -INFINITY;
+        s.at_target = to_float(own.x[known ? own.target : 0]);
+        if (HELD)
+            __pipeline_wait_prior(0);
+        if (known) { /* the same for all threads */
+            struct online o = sum_packs(held, own.packs);
+            take<T>(&o, alone);
+            o = row_sum<T>(o, turn);
+            turn ^= 1;
+            if (tid == 0)
+                losses[row] = (double)logf(o.sum) + (double)o.max - (double)s.at_target;
+            s.max = o.max;
+            s.sum = o.sum;
+            s.scale = 1.0f / (s.sum * s.count);
+            s.shift = log2f(s.scale);
+        } else {
+            if (tid == 0)
+                losses[row] = 0;
+            if (tid == 0 && own.target >= a.vocab)
+                atomicMin(fault, (unsigned long long)row << 32 | (uint32_t)own.target);
+            if (a.backward)
+                clear_row(own.x, a.vocab);
         }
-    for (int64_t c = threadIdx.x; c < single; c += blockDim.x) {
-        int64_t at = c < cut.head ? c : c + skip;
-        from_float(&x[at], slope_at<T>(&s, to_float(x[at])));
+        write_row<T, HELD>(&own, &next, held, &s, wanted);
+        if (wanted && tid < single)
+            from_float(&own.x[at], at == own.target ? target_slope(&s) : slope_at<T>(&s, alone));
     }
-    __syncthreads();
-    if (threadIdx.x == 0) /* over what its pack had */
-        from_float(&x[target], (float)(((double)expf(at_target - o.max) / (double)o.sum - 1.0) / *a.count));
 }
 
 /* Bytes of shared memory that a block may have where a multiprocessor is to have two. */
@@ -242,19 +280,32 @@ static size_t half_of_shared(void)
     return half > 0 ? (size_t)half : 0;
 }
 
+template <typename T, bool HELD>
+static int launch_with(cudaStream_t stream, const struct sherd_loss *a, unsigned long long *fault)
+{
+    auto kernel = loss_kernel<T, HELD>;
+    size_t shared = HELD ? (size_t)(a->vocab / WIDE) * sizeof(struct pack<T>) : 0;
+    int size = round32(a->vocab / WIDE, HELD ? HELD_THREADS : READ_THREADS), device = 0, processors = 0,
+        each = 0;
+    int64_t blocks = a->rows;
+    if (HELD) {
+        CUDA_TRY(cudaGetDevice(&device));
+        CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+        CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+        CUDA_TRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, size, shared));
+        blocks = MIN(blocks, (int64_t)processors * each);
+    }
+    kernel<<<(unsigned)blocks, size, shared, stream>>>(*a, fault);
+    return SHERD_OK;
+}
+
 template <typename T>
 static int launch_loss(cudaStream_t stream, const struct sherd_loss *a, unsigned long long *fault)
 {
     size_t row = (size_t)a->vocab * sizeof(T);
-    int packs = round32(a->vocab / WIDE, READ_THREADS);
-    if (row > half_of_shared()) {
-        loss_kernel<T, false><<<(unsigned)a->rows, packs, 0, stream>>>(*a, fault);
-        return SHERD_OK;
-    }
-    CUDA_TRY(cudaFuncSetAttribute(
-        loss_kernel<T, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)half_of_shared()));
-    loss_kernel<T, true><<<(unsigned)a->rows, MIN(packs, HELD_THREADS), row, stream>>>(*a, fault);
-    return SHERD_OK;
+    if (row > half_of_shared())
+        return launch_with<T, false>(stream, a, fault);
+    return launch_with<T, true>(stream, a, fault);
 }
 
 /* *sum += losses[rows], in an order that depends on rows alone. */
