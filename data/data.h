@@ -27,8 +27,8 @@ struct tokens_desc {
  * ending ".bin" (megatron if there is an .idx, else u16), else bytes. A folder with a tokens.json is what
  * that lists. Empty files are passed over; in a folder also names that begin with a dot, things that are no
  * files, files that are no text (format_no_text) among bytes, and files without ".bin" for the formats of
- * ids. Named itself, what is no text is ECONFIG with auto. One log line counts what was taken and what was not. Bad headers and sizes are EFORMAT with file and
- * byte. */
+ * ids. Named itself, what is no text is ECONFIG with auto. One log line counts what was taken and what was
+ * not. Bad headers and sizes are EFORMAT with file and byte. */
 int tokens_open(struct tokens **out, const struct tokens_desc *desc);
 void tokens_close(struct tokens *tokens); /* NULL is fine */
 int64_t tokens_count(const struct tokens *tokens);
