@@ -65,7 +65,8 @@ static void embed_case(struct op_test *t, const void *arg)
 static void rows_and_gradients(void **state)
 {
     static const int64_t sizes[][4] = { { 1, 1, 1, 1 }, { 2, 3, 7, 3 }, { 1, 24, 101, 257 },
-        { 3, 101, 24, 5 }, { 2, 7, 600, 128 }, { 1, 300, 65, 1000 }, { 2, 1200, 24, 2 }, { 1, 1400, 65, 1 } };
+        { 3, 101, 24, 5 }, { 2, 7, 600, 128 }, { 1, 300, 65, 1000 }, { 2, 1200, 24, 2 }, { 1, 1400, 65, 1 },
+        { 1, 5000, 8, 2 } };
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
         for (int v = 0; v < OP_TYPES * OP_TYPES; v++)
