@@ -36,6 +36,9 @@ int64_t tokens_count(const struct tokens *tokens);
 int tokens_are_bytes(const struct tokens *tokens);
 /* The first file of b that a has too, by whatever path; *path is b's, NULL for none. */
 int tokens_shared(const struct tokens *a, const struct tokens *b, const char **path);
+/* The text files below a folder that a run would train on, in their order; free with file_list_free.
+ * ENOTFOUND where there are none. */
+int tokens_texts(char ***out, int *n, const char *folder);
 /* The part of the stream that came from path i. */
 void tokens_source(const struct tokens *tokens, int i, int64_t *first, int64_t *n);
 /* What shows that two sets hold the same tokens without reading them all: their number, and a sum of some

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/lanes.h"
 #include "base/status.h"
+#include "data/data.h"
 #include "data/format.h"
 #include "data/tokenizer.h"
 #include "data/unicode.h"
@@ -40,6 +41,8 @@ struct job {
     struct piece *pieces;
     int n_pieces;
     /* reading */
+    char **paths; /* files, those of folders in their places */
+    int n_paths, cap_paths;
     int path;            /* the next file */
     struct file_map map; /* of the file being cut */
     size_t at;
@@ -96,13 +99,13 @@ static int next_piece(struct job *job, struct piece *piece, int *found)
         file_unmap(&job->map);
         job->map = (struct file_map){ 0 };
         job->at = 0;
-        if (job->path == job->desc->n_paths)
+        if (job->path == job->n_paths)
             return SHERD_OK;
-        SHERD_TRY(file_map(&job->map, job->desc->paths[job->path++]));
+        SHERD_TRY(file_map(&job->map, job->paths[job->path++]));
         job->result->bytes += job->map.bytes;
     }
     size_t left = job->map.bytes - job->at, n = piece_size(job, job->map.data + job->at, left);
-    *piece = (struct piece){ .path = job->desc->paths[job->path - 1],
+    *piece = (struct piece){ .path = job->paths[job->path - 1],
         .text = job->map.data + job->at,
         .bytes = n,
         .offset = job->at,
@@ -388,10 +391,40 @@ static int check(const struct sherd_tokenize_desc *d)
         return SHERD_FAIL(
             SHERD_EINVAL, "tokenize: the vocabulary has no token %d to end documents with", d->end);
     for (int i = 0; i < d->n_paths; i++)
-        if (file_is_dir(d->paths[i]))
-            return SHERD_FAIL(SHERD_EINVAL, "%s: a folder; name the files in it", d->paths[i]);
-        else if (!file_exists(d->paths[i]))
-            return SHERD_FAIL(SHERD_ENOTFOUND, "%s: no such file", d->paths[i]);
+        if (!file_exists(d->paths[i]))
+            return SHERD_FAIL(SHERD_ENOTFOUND, "%s: no such file or folder", d->paths[i]);
+    return SHERD_OK;
+}
+
+static int add_file(struct job *job, const char *path)
+{
+    char *own = mem_strdup(path);
+    int st =
+        own ? mem_grow(&job->paths, &job->cap_paths, job->n_paths + 1, sizeof(*job->paths)) : SHERD_ENOMEM;
+    if (st == SHERD_OK)
+        job->paths[job->n_paths++] = own;
+    else
+        mem_free(own);
+    return st;
+}
+
+/* Before anything is written: the folder to make may lie in one that is read. */
+static int list_files(struct job *job)
+{
+    for (int i = 0; i < job->desc->n_paths; i++) {
+        const char *path = job->desc->paths[i];
+        char **names = NULL;
+        int n = 0, st = SHERD_OK;
+        if (!file_is_dir(path)) {
+            SHERD_TRY(add_file(job, path));
+            continue;
+        }
+        SHERD_TRY(tokens_texts(&names, &n, path));
+        for (int k = 0; k < n && st == SHERD_OK; k++)
+            st = add_file(job, names[k]);
+        file_list_free(names, n);
+        SHERD_TRY(st);
+    }
     return SHERD_OK;
 }
 
@@ -419,6 +452,7 @@ static void finish(struct job *job)
         encoder_finish(&job->encoders[i]);
     file_close(job->fd, job->part ? job->part : "");
     file_unmap(&job->map);
+    file_list_free(job->paths, job->n_paths);
     mem_free(job->encoders);
     mem_free(job->pieces);
     mem_free(job->out);
@@ -453,7 +487,13 @@ int sherd_tokenize(const struct sherd_tokenize_desc *desc, struct sherd_tokenize
     int made = 0, st;
     *out = (struct sherd_tokenize_result){ 0 };
     SHERD_TRY(check(desc));
-    SHERD_TRY(make_folder(desc->to, &made));
+    st = list_files(&job);
+    if (st == SHERD_OK)
+        st = make_folder(desc->to, &made);
+    if (st != SHERD_OK) {
+        finish(&job);
+        return st;
+    }
     st = start(&job);
     if (st == SHERD_OK)
         st = convert(&job);

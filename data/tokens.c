@@ -37,6 +37,7 @@ struct tokens {
     int n_files, cap;
     int64_t count, vocab;
     int quiet, told_json;
+    int texts;        /* files are listed, to be tokenized, and not trained on as they are */
     int64_t *sources; /* [n_sources + 1]: the token each path begins with, and the end */
     int n_sources;
     int64_t skipped[SKIPS];
@@ -68,7 +69,7 @@ static int check_text(struct tokens *t, const struct token_file *file, int in_fo
             "%s: %s is %s: neither text nor tokens that are known; write its texts as lines of JSON for `sherd "
             "tokenize --field NAME`, or set data.format: bytes to train on its bytes as they are",
             t->what, file->path, stranger);
-    if (!stranger && !t->quiet && !t->told_json &&
+    if (!stranger && !t->quiet && !t->texts && !t->told_json &&
         (text_ends(file->path, ".jsonl") || text_ends(file->path, ".ndjson"))) {
         t->told_json = 1;
         log_warn(
@@ -170,12 +171,16 @@ static int pass_set(struct tokens *t, const char *folder, const char *list, int 
     SHERD_TRY(is_set(list, yes));
     if (!*yes)
         return SHERD_OK;
+    if (depth == 0 && t->texts)
+        return SHERD_FAIL(SHERD_ECONFIG, "%s: %s holds token files, which are made already; name the text",
+            t->what, folder);
     if (depth == 0)
         return SHERD_FAIL(SHERD_ECONFIG,
             "%s: %s holds token files, but data.format is bytes; set it to auto, or name the text itself",
             t->what, folder);
     if (!t->quiet)
-        log_warn("%s: %s holds token files, and data.format is bytes: passed over", t->what, folder);
+        log_warn("%s: %s holds token files%s: passed over", t->what, folder,
+            t->texts ? "" : ", and data.format is bytes");
     t->skipped[SKIP_SET]++;
     return SHERD_OK;
 }
@@ -306,15 +311,21 @@ static int add_path(struct tokens *t, const char *path)
     return SHERD_FAIL(SHERD_EIO, "%s: %s: neither a file nor a folder", t->what, path);
 }
 
+/* "; passed over: 2 hidden, 1 empty", or nothing. */
+static void add_skipped(const struct tokens *t, struct text *line)
+{
+    int kinds = 0;
+    for (int k = 0; k < SKIPS; k++)
+        if (t->skipped[k])
+            text_add(line, "%s%lld %s", kinds++ ? ", " : "; passed over: ", (long long)t->skipped[k],
+                skip_text[k]);
+}
+
 static void report(const struct tokens *t)
 {
     struct text line = { 0 };
     char count[32], *out = NULL;
-    int kinds = 0;
-    for (int k = 0; k < SKIPS; k++)
-        if (t->skipped[k])
-            text_add(&line, "%s%lld %s", kinds++ ? ", " : "; passed over: ", (long long)t->skipped[k],
-                skip_text[k]);
+    add_skipped(t, &line);
     if (text_take(&line, &out) == SHERD_OK)
         log_info("%s: %d file%s, %s tokens (%s)%s", t->what, t->n_files, t->n_files == 1 ? "" : "s",
             text_commas(t->count, count), t->n_files ? format_name(t->files[0].format) : "-", out ? out : "");
@@ -377,6 +388,45 @@ void tokens_close(struct tokens *tokens)
     mem_free(tokens->files);
     mem_free(tokens->sources);
     mem_free(tokens);
+}
+
+/* The paths of the files, which they give up. */
+static int take_paths(struct tokens *t, char ***out)
+{
+    *out = mem_zalloc((size_t)t->n_files + 1, sizeof(**out));
+    for (int i = 0; *out && i < t->n_files; i++) {
+        (*out)[i] = t->files[i].path;
+        t->files[i].path = NULL;
+    }
+    return *out ? SHERD_OK : SHERD_ENOMEM;
+}
+
+int tokens_texts(char ***out, int *n, const char *folder)
+{
+    struct text line = { 0 };
+    struct tokens *t = mem_zalloc(1, sizeof(*t));
+    *out = NULL;
+    *n = 0;
+    if (!t)
+        return SHERD_ENOMEM;
+    t->what = "tokenize";
+    t->format = SHERD_DATA_BYTES;
+    t->texts = 1;
+    int st = walk(t, folder, 0);
+    add_skipped(t, &line);
+    const char *skipped = line.data ? line.data : "";
+    if (st == SHERD_OK && t->n_files == 0)
+        st = SHERD_FAIL(SHERD_ENOTFOUND, "%s: no text in it%s", folder, skipped);
+    if (st == SHERD_OK)
+        log_info(
+            "tokenize: %s: %d file%s of text%s", folder, t->n_files, t->n_files == 1 ? "" : "s", skipped);
+    if (st == SHERD_OK)
+        st = take_paths(t, out);
+    if (st == SHERD_OK)
+        *n = t->n_files;
+    text_finish(&line);
+    tokens_close(t);
+    return st;
 }
 
 int64_t tokens_count(const struct tokens *tokens)

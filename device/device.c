@@ -123,6 +123,8 @@ struct device_blocks {
 
 int sherd_device_open(struct sherd_device **out, const struct sherd_device_desc *desc)
 {
+    if (!out || !desc)
+        return SHERD_FAIL(SHERD_EINVAL, "sherd_device_open: out or desc is NULL");
     struct sherd_device_desc full = *desc;
     full.name = full.name ? full.name : "cpu";
     const struct dev_ops *ops = NULL;

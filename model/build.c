@@ -190,6 +190,8 @@ static int make_spec(struct sherd_model_spec *spec, struct arena *arena, const s
 
 int sherd_model_build(struct sherd_model **out, const struct sherd_model_config *config)
 {
+    if (!out || !config)
+        return SHERD_FAIL(SHERD_EINVAL, "sherd_model_build: out or config is NULL");
     const struct model_family *family = NULL;
     struct sherd_model_config full = *config;
     SHERD_TRY(model_find_family(&family, config->family));

@@ -248,6 +248,8 @@ int64_t model_count(const struct sherd_model_spec *spec)
 
 int sherd_model_create(struct sherd_model **out, const struct sherd_model_spec *spec)
 {
+    if (!out || !spec)
+        return SHERD_FAIL(SHERD_EINVAL, "sherd_model_create: out or spec is NULL");
     SHERD_TRY(model_check_spec(spec));
     int st = SHERD_OK;
     struct sherd_model *model = mem_zalloc(1, sizeof(*model));

@@ -294,7 +294,7 @@ static int take_deepspeed(struct foreign *f, const struct foreign_item *file)
 }
 
 /* A file for a cloud has keys of its own. */
-static int first(const struct foreign *f, const struct yaml_node *root)
+static int first(struct foreign *f, const struct yaml_node *root)
 {
     for (const struct yaml_node *n = root->first; n; n = n->next) {
         struct foreign_item item = { .path = n->key, .node = n };

@@ -397,6 +397,8 @@ out:
 int sherd_config_parse(struct sherd_config *out, const char *text, size_t bytes, const char *name,
     const char *const *overrides, int n, int world)
 {
+    if (!out || (!text && bytes) || !name)
+        return SHERD_FAIL(SHERD_EINVAL, "sherd_config_parse: out, text or name is NULL");
     return parse(out, text, bytes,
         &(struct sherd_config_desc){ .path = name, .overrides = overrides, .n_overrides = n, .world = world },
         0);
@@ -406,6 +408,8 @@ int sherd_config_read(struct sherd_config *out, const struct sherd_config_desc *
 {
     char *text;
     size_t bytes;
+    if (!out || !desc)
+        return SHERD_FAIL(SHERD_EINVAL, "sherd_config_read: out or desc is NULL");
     *out = (struct sherd_config){ 0 };
     if (!desc->path) {
         struct sherd_config_desc unnamed = *desc;
@@ -435,6 +439,8 @@ int sherd_config_load(
 
 int sherd_config_default(struct sherd_config *out)
 {
+    if (!out)
+        return SHERD_FAIL(SHERD_EINVAL, "sherd_config_default: out is NULL");
     return sherd_config_parse(out, "", 0, "defaults", NULL, 0, 0);
 }
 

@@ -53,24 +53,36 @@ static const struct yaml_node *member(const struct yaml_node *map, const char *k
     return n;
 }
 
+/* A block without a type that can be had. */
+static int check_kind(const struct foreign *f, const struct kind *kind, const struct yaml_node *block)
+{
+    const struct yaml_node *type = member(block, "type");
+    char path[32];
+    snprintf(path, sizeof(path), "%s%s", kind->block, type ? ".type" : "");
+    struct foreign_item item = { .path = path, .node = type ? type : block };
+    if (!type || yaml_is_null(type))
+        return FOREIGN_FAIL(f, &item, "has no type; %s are possible", kind->ways);
+    if (type->kind != YAML_VALUE)
+        return SHERD_OK; /* the walk tells */
+    int which = word_of(&item, kind->types, kind->n);
+    const char *near = which < 0 ? text_nearest(type->value, kind->types, kind->possible) : NULL;
+    if (which < 0 || which >= kind->possible)
+        return FOREIGN_FAIL(f, &item, "%s is not %s of sherd's%s%s%s; %s are possible", type->value,
+            kind->what, near ? ", did you mean " : "", near ? near : "", near ? "?" : "", kind->ways);
+    return SHERD_OK;
+}
+
 /* Types first: parameters of another optimizer would be told as unknown otherwise. */
-int deepspeed_first(const struct foreign *f, const struct yaml_node *root)
+int deepspeed_first(struct foreign *f, const struct yaml_node *root)
 {
     for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
-        const struct kind *kind = &kinds[k];
-        const struct yaml_node *block = member(root, kind->block), *type = member(block, "type");
-        char path[32];
-        snprintf(path, sizeof(path), "%s%s", kind->block, type ? ".type" : "");
-        struct foreign_item item = { .path = path, .node = type ? type : block };
-        if (!block || block->kind != YAML_MAP || (type && type->kind != YAML_VALUE))
+        const struct yaml_node *block = member(root, kinds[k].block);
+        int before = f->n_refused;
+        if (!block || block->kind != YAML_MAP)
             continue; /* the walk tells */
-        if (!type || yaml_is_null(type))
-            return FOREIGN_FAIL(f, &item, "has no type; %s are possible", kind->ways);
-        int which = word_of(&item, kind->types, kind->n);
-        const char *near = which < 0 ? text_nearest(type->value, kind->types, kind->possible) : NULL;
-        if (which < 0 || which >= kind->possible)
-            return FOREIGN_FAIL(f, &item, "%s is not %s of sherd's%s%s%s; %s are possible", type->value,
-                kind->what, near ? ", did you mean " : "", near ? near : "", near ? "?" : "", kind->ways);
+        SHERD_TRY(foreign_keep(f, check_kind(f, &kinds[k], block)));
+        if (f->n_refused > before)
+            f->told[f->n_told++] = block;
     }
     return SHERD_OK;
 }
@@ -364,19 +376,23 @@ static int take_ahead(struct foreign *f)
     return f->origin->late.ahead.where ? SHERD_OK : SHERD_ENOMEM;
 }
 
-int deepspeed_translate(struct foreign *f)
+/* "Infinity" is how never is written. */
+static int take_print(struct foreign *f)
 {
     const struct foreign_item *print = foreign_get(f, "steps_per_print");
-    SHERD_TRY(take_stage(f));
-    SHERD_TRY(take_ahead(f));
-    SHERD_TRY(take_optimizer(f));
-    SHERD_TRY(take_scheduler(f));
-    SHERD_TRY(take_formats(f));
-    if (print) /* "Infinity" is how never is written */
-        SHERD_TRY(foreign_put(f, print, "log.every",
-            strcasecmp(print->node->value, "Infinity") == 0 || strcasecmp(print->node->value, "inf") == 0
-                ? "1e15"
-                : print->node->value));
+    if (!print)
+        return SHERD_OK;
+    const char *value = print->node->value;
+    int never = strcasecmp(value, "Infinity") == 0 || strcasecmp(value, "inf") == 0;
+    return foreign_put(f, print, "log.every", never ? "1e15" : value);
+}
+
+int deepspeed_translate(struct foreign *f)
+{
+    static int (*const takes[])(struct foreign *) = { take_stage, take_ahead, take_optimizer, take_scheduler,
+        take_formats, take_print };
+    for (size_t i = 0; i < ARRAY_LEN(takes); i++)
+        SHERD_TRY(foreign_keep(f, takes[i](f)));
     f->origin->late.needs_batch = 1;
     return foreign_get(f, "gradient_clipping")
                ? SHERD_OK

@@ -171,9 +171,14 @@ static int hosts_of(const struct sherd_world *world)
     return (world->size + world->local_size - 1) / world->local_size;
 }
 
-static int check_desc(const struct sherd_engine_desc *desc)
+static int check_desc(struct sherd_engine **out, const struct sherd_engine_desc *desc)
 {
-    const char *missing = !desc->config ? "config" : !desc->model ? "model" : !desc->device ? "device" : NULL;
+    const char *missing = !out            ? "out"
+                          : !desc         ? "desc"
+                          : !desc->config ? "config"
+                          : !desc->model  ? "model"
+                          : !desc->device ? "device"
+                                          : NULL;
     return missing ? SHERD_FAIL(SHERD_EINVAL, "an engine needs config, model and device; %s is NULL", missing)
                    : SHERD_OK;
 }
@@ -181,8 +186,9 @@ static int check_desc(const struct sherd_engine_desc *desc)
 int sherd_engine_create_blank(struct sherd_engine **out, const struct sherd_engine_desc *desc)
 {
     int st = SHERD_OK;
-    *out = NULL;
-    SHERD_TRY(check_desc(desc));
+    if (out)
+        *out = NULL;
+    SHERD_TRY(check_desc(out, desc));
     struct sherd_engine *e = mem_zalloc(1, sizeof(*e));
     if (!e) /* the others are on their way to the first agreement */
         return desc->comm ? comm_agree(desc->comm, SHERD_ENOMEM) : SHERD_ENOMEM;
@@ -233,9 +239,10 @@ out:
 
 int sherd_engine_create(struct sherd_engine **out, const struct sherd_engine_desc *desc)
 {
-    struct sherd_engine *e;
-    *out = NULL;
-    SHERD_TRY(sherd_engine_create_blank(&e, desc));
+    struct sherd_engine *e = NULL;
+    if (out)
+        *out = NULL;
+    SHERD_TRY(sherd_engine_create_blank(out ? &e : NULL, desc));
     int st = engine_init_weights(e);
     if (st != SHERD_OK) {
         sherd_engine_destroy(e);
@@ -245,10 +252,21 @@ int sherd_engine_create(struct sherd_engine **out, const struct sherd_engine_des
     return SHERD_OK;
 }
 
-int engine_check_weights(const struct sherd_engine *e)
+int engine_check(const struct sherd_engine *e)
 {
     if (!e)
         return SHERD_FAIL(SHERD_EINVAL, "the engine is NULL: was it made, and its status looked at?");
+    return e->broken[0]
+               ? SHERD_FAIL(SHERD_EINVAL,
+                     "this engine failed half-way before; destroy it and load a checkpoint into a new one. "
+                     "It failed first with: %s",
+                     e->broken)
+               : SHERD_OK;
+}
+
+int engine_check_weights(const struct sherd_engine *e)
+{
+    SHERD_TRY(engine_check(e));
     return e->blank ? SHERD_FAIL(SHERD_EINVAL,
                           "the engine was made without weights: load a checkpoint, or import a model, first")
                     : SHERD_OK;
@@ -381,8 +399,7 @@ int sherd_engine_eval(
     struct sherd_engine *e, const struct sherd_batch *batches, int n, double *loss, int64_t *tokens)
 {
     SHERD_TRY(engine_check_weights(e));
-    for (int i = 0; i < n; i++)
-        SHERD_TRY(step_check_batch(e, &batches[i], i));
+    SHERD_TRY(step_check_batches(e, batches, n));
     int st = watch_part(e, WATCH_OTHER, "evaluate");
     if (st == SHERD_OK)
         st = forward_only(e, batches, n, NULL);
@@ -402,7 +419,7 @@ int sherd_engine_logits(struct sherd_engine *e, const struct sherd_batch *batch,
     int64_t vocab = e->plan.spec->vocab;
     if (vocab == 0)
         return SHERD_FAIL(SHERD_EUNSUPPORTED, "this model has no vocabulary, so it has no logits");
-    SHERD_TRY(step_check_batch(e, batch, 0));
+    SHERD_TRY(step_check_batches(e, batch, 1));
     size_t bytes = (size_t)(batch->batch * e->plan.seq * vocab) * sizeof(float);
     void *dev = NULL;
     int st = bytes ? sherd_device_alloc(e->dev, &dev, bytes) : SHERD_OK;

@@ -57,7 +57,7 @@ struct sherd_engine {
     int copying;               /* a save has begun since the last updates: the next wait for its copies */
     int flag;                  /* this rank wishes to stop: goes round with the next step's counts */
     int blank;                 /* no weights were drawn, loaded or imported yet */
-    int broken;                /* a step failed half-way: only destroy is left */
+    char broken[1500];         /* what failed half-way first: only destroy is left. "" = nothing has */
     struct engine_graph graph;
     int64_t update_step;     /* of the updates that are submitted */
     struct profile *profile; /* NULL: steps are not timed; owned */
@@ -106,17 +106,20 @@ int engine_spread(struct sherd_engine *engine);
 /* Bytes this rank has sent so far, by collective. */
 void engine_sent(const struct sherd_engine *engine, uint64_t out[SHERD_COLLECTIVES]);
 
-/* EINVAL while there are no weights. */
+/* EINVAL if there is no engine, or if it has failed half-way: with the reason. */
+int engine_check(const struct sherd_engine *engine);
+/* The same, and EINVAL while there are no weights. */
 int engine_check_weights(const struct sherd_engine *engine);
 
 /* Draws the initial weights: a pure function of the seed and the tensors' names. Collective. */
 int engine_init_weights(struct sherd_engine *engine);
 
-/* EINVAL for a batch that is too large or has tokens outside the vocabulary. */
-int step_check_batch(const struct sherd_engine *engine, const struct sherd_batch *batch, int index);
+/* EINVAL for a batch that is too large or has tokens outside the vocabulary. An engine alone goes on after
+ * that; other ranks are on their way to a collective, so they are told: step_give_up. */
+int step_check_batches(struct sherd_engine *engine, const struct sherd_batch *batches, int n);
 
 /* A failure in the middle of work leaves collectives half-done: the other ranks are told, and this engine can
- * only be destroyed. Returns the status with its text kept. */
+ * only be destroyed: later calls tell the first such reason. Returns the status with its text kept. */
 int step_give_up(struct sherd_engine *engine, int st);
 
 /* The forward and backward passes of a step once more, up to the summed gradients. */

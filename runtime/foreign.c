@@ -24,6 +24,36 @@ int foreign_fail_at(const struct foreign *f, const struct foreign_item *item, in
     return status_context(status, "%s:%d: %s", f->name, item->node->line, item->path);
 }
 
+#define REFUSED_BYTES 3400 /* of an error text, which has 4096 */
+
+int foreign_keep(struct foreign *f, int status)
+{
+    if (status != SHERD_ECONFIG)
+        return status;
+    f->n_refused++;
+    if (f->refused.len + strlen(sherd_error()) <= REFUSED_BYTES)
+        text_add(&f->refused, "\n%s", sherd_error());
+    else
+        f->n_left++;
+    return SHERD_OK;
+}
+
+/* One refusal is told as it is, several in a list. */
+static int tell_refused(struct foreign *f)
+{
+    const char *all = f->refused.data;
+    if (f->n_refused == 0)
+        return SHERD_OK;
+    if (!all || f->refused.failed)
+        return MEM_OUT("the list of what is refused");
+    if (f->n_left > 0)
+        return SHERD_FAIL(SHERD_ECONFIG, "%s: %d settings cannot be taken:%s\nand %d more", f->name,
+            f->n_refused, all, f->n_left);
+    if (f->n_refused == 1)
+        return SHERD_FAIL(SHERD_ECONFIG, "%s", all + 1);
+    return SHERD_FAIL(SHERD_ECONFIG, "%s: %d settings cannot be taken:%s", f->name, f->n_refused, all);
+}
+
 const char *foreign_where(struct foreign *f, const struct foreign_item *item)
 {
     return arena_printf(&f->origin->arena, "%s:%d", f->name, item->node->line);
@@ -337,34 +367,49 @@ static void join(char *out, const char *block, const char *key)
     snprintf(out, FOREIGN_PATH_BYTES, "%s%s%s", block, block[0] ? "." : "", key);
 }
 
+static int walk(struct foreign *f, const struct yaml_node *map, const char *block, const char *given);
+
+static int is_told(const struct foreign *f, const struct yaml_node *n)
+{
+    for (int i = 0; i < f->n_told; i++)
+        if (f->told[i] == n)
+            return 1;
+    return 0;
+}
+
+/* One key of a block. */
+static int walk_key(struct foreign *f, const struct yaml_node *n, const char *block, const char *given)
+{
+    char path[FOREIGN_PATH_BYTES], written[FOREIGN_PATH_BYTES];
+    struct foreign_item *item = NULL;
+    if (strchr(n->key, '.'))
+        return status_context(
+            SHERD_FAIL(SHERD_ECONFIG, "%s: no key of %s has a dot; write a block in a block", n->key,
+                f->system->name),
+            "%s:%d", f->name, n->line);
+    join(path, block, n->key);
+    join(written, given, n->key);
+    f->system->canonical(path);
+    const struct foreign_key *key = find(f->system, path);
+    int children = has_children(f->system, path);
+    if (!key && !children)
+        return unknown(f, path, written, n->line);
+    if (yaml_is_null(n) || (f->system->empty_is_none && n->kind == YAML_MAP && !n->first))
+        return SHERD_OK;
+    SHERD_TRY(add_item(f, path, written, n, &item));
+    if (n->kind == YAML_MAP && children)
+        return walk(f, n, path, written);
+    if (key)
+        return take_item(f, item);
+    return FOREIGN_FAIL(f, item, "is a block of keys, not %s", shown(n));
+}
+
 /* Over the keys of a block, whose name in the table is `block`, and `given` in the file. */
 static int walk(struct foreign *f, const struct yaml_node *map, const char *block, const char *given)
 {
-    for (const struct yaml_node *n = map->first; n; n = n->next) {
-        char path[FOREIGN_PATH_BYTES], written[FOREIGN_PATH_BYTES];
-        struct foreign_item *item = NULL;
-        if (strchr(n->key, '.'))
-            return status_context(
-                SHERD_FAIL(SHERD_ECONFIG, "%s: no key of %s has a dot; write a block in a block", n->key,
-                    f->system->name),
-                "%s:%d", f->name, n->line);
-        join(path, block, n->key);
-        join(written, given, n->key);
-        f->system->canonical(path);
-        const struct foreign_key *key = find(f->system, path);
-        int children = has_children(f->system, path);
-        if (!key && !children)
-            return unknown(f, path, written, n->line);
-        if (yaml_is_null(n) || (f->system->empty_is_none && n->kind == YAML_MAP && !n->first))
-            continue;
-        SHERD_TRY(add_item(f, path, written, n, &item));
-        if (n->kind == YAML_MAP && children)
-            SHERD_TRY(walk(f, n, path, written));
-        else if (key)
-            SHERD_TRY(take_item(f, item));
-        else
-            return FOREIGN_FAIL(f, item, "is a block of keys, not %s", shown(n));
-    }
+    for (const struct yaml_node *n = map->first; n; n = n->next)
+        if (!is_told(f, n))
+            SHERD_TRY(foreign_keep(f, walk_key(f, n, block, given)));
     return SHERD_OK;
 }
 
@@ -397,7 +442,9 @@ int foreign_take(struct sherd_config *config, const struct foreign_system *syste
     const struct yaml_node *root, const char *name)
 {
     struct config_origin *origin = config->origin;
-    struct foreign f = { config, origin, system, arena_strdup(&origin->arena, name), NULL };
+    struct foreign f = {
+        .config = config, .origin = origin, .system = system, .name = arena_strdup(&origin->arena, name)
+    };
     if (root->kind != YAML_MAP)
         return SHERD_FAIL(SHERD_ECONFIG, "%s:%d: %s settings are a map of keys, not %s", name, root->line,
             system->name, shown(root));
@@ -408,10 +455,15 @@ int foreign_take(struct sherd_config *config, const struct foreign_system *syste
                           : arena_printf(&origin->arena, "%s, %s", system->name, name);
     if (!origin->foreign)
         return SHERD_ENOMEM;
-    if (system->first)
-        SHERD_TRY(system->first(&f, root));
-    SHERD_TRY(walk(&f, root, "", ""));
-    return system->translate(&f);
+    int st = system->first ? system->first(&f, root) : SHERD_OK;
+    if (st == SHERD_OK)
+        st = walk(&f, root, "", "");
+    if (st == SHERD_OK && f.n_refused == 0) /* which takes the values for what they must be */
+        st = foreign_keep(&f, system->translate(&f));
+    if (st == SHERD_OK)
+        st = tell_refused(&f);
+    text_finish(&f.refused);
+    return st;
 }
 
 int foreign_load(struct sherd_config *config, const struct foreign_system *system, const char *path)

@@ -4,10 +4,12 @@
  * Settings written for another system (DeepSpeed's JSON, Accelerate's YAML) as settings of sherd: one table
  * of its keys a system, a walk that looks up every key it finds, and a function for what follows from several
  * keys. Nothing is dropped: a key is taken, refused with the way out, or told in the remarks of the config.
+ * All refusals of a file are told together.
  */
 #ifndef SHERD_RUNTIME_FOREIGN_H
 #define SHERD_RUNTIME_FOREIGN_H
 
+#include "base/text.h"
 #include "runtime/config.h"
 #include "runtime/yaml.h"
 
@@ -56,7 +58,7 @@ struct foreign_system {
     void (*canonical)(char *path);
     int empty_is_none; /* {} is as good as not written */
     /* Looks at the tree before all else, for what makes other complaints pointless; NULL for nothing. */
-    int (*first)(const struct foreign *f, const struct yaml_node *root);
+    int (*first)(struct foreign *f, const struct yaml_node *root);
     int (*translate)(struct foreign *f);
 };
 #define FOREIGN_PATH_BYTES 160
@@ -64,7 +66,7 @@ struct foreign_system {
 extern const struct foreign_system foreign_deepspeed, foreign_accelerate;
 /* Of foreign_deepspeed, whose table is in a file of its own. */
 void deepspeed_canonical(char *path);
-int deepspeed_first(const struct foreign *f, const struct yaml_node *root);
+int deepspeed_first(struct foreign *f, const struct yaml_node *root);
 int deepspeed_translate(struct foreign *f);
 
 struct foreign {
@@ -73,6 +75,10 @@ struct foreign {
     const struct foreign_system *system;
     const char *name; /* of the file, lives as long as the config */
     struct foreign_item *items;
+    struct text refused;             /* one line for each thing that is, while they fit into an error text */
+    int n_refused, n_left;           /* all of them; those that did not fit */
+    const struct yaml_node *told[4]; /* blocks whose type is refused: their keys are not looked at */
+    int n_told;
 };
 
 /* The system whose file this is, NULL for sherd's own. */
@@ -108,6 +114,8 @@ int foreign_remark(struct foreign *f, enum config_remark_kind kind, const char *
     __attribute__((format(printf, 4, 5)));
 /* "name:line", kept with the config. */
 const char *foreign_where(struct foreign *f, const struct foreign_item *item);
+/* A refusal (ECONFIG) is kept, to be told with all others; other failures are returned. */
+int foreign_keep(struct foreign *f, int status);
 /* Fails with "name:line: path: ...". */
 #define FOREIGN_FAIL(f, item, ...) foreign_fail_at(f, item, SHERD_FAIL(SHERD_ECONFIG, __VA_ARGS__))
 int foreign_fail_at(const struct foreign *f, const struct foreign_item *item, int status);

@@ -450,6 +450,7 @@ static int load(struct sherd_engine *e, const char *path)
 {
     struct shard_view *views;
     struct ckpt_job job;
+    SHERD_TRY(engine_check(e));
     SHERD_TRY(check_folder(path));
     int st = begin_reading(e, "load", &views, &job);
     if (st == SHERD_OK)
@@ -491,6 +492,7 @@ int sherd_engine_import(struct sherd_engine *e, const char *dir, uint64_t *bytes
 {
     struct shard_view *views;
     struct ckpt_job job;
+    SHERD_TRY(engine_check(e));
     SHERD_TRY(check_folder(dir));
     int st = begin_reading(e, "import", &views, &job);
     if (st == SHERD_OK)

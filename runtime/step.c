@@ -336,7 +336,7 @@ int step_micro(struct sherd_engine *e, enum program_list list, const struct sher
     return sherd_event_record(e->batches[index % PLAN_BATCH_SLOTS].done, e->compute);
 }
 
-int step_check_batch(const struct sherd_engine *e, const struct sherd_batch *b, int index)
+static int check_batch(const struct sherd_engine *e, const struct sherd_batch *b, int index)
 {
     if (b->batch > 0 && (!b->tokens || !b->targets))
         return SHERD_FAIL(SHERD_EINVAL, "micro-batch %d has no %s", index, b->tokens ? "targets" : "tokens");
@@ -353,13 +353,20 @@ int step_check_batch(const struct sherd_engine *e, const struct sherd_batch *b, 
     return SHERD_OK;
 }
 
+int step_check_batches(struct sherd_engine *e, const struct sherd_batch *batches, int n)
+{
+    int st = SHERD_OK;
+    for (int i = 0; i < n && st == SHERD_OK; i++)
+        st = check_batch(e, &batches[i], i);
+    return st == SHERD_OK || sherd_comm_size(e->comm) == 1 ? st : step_give_up(e, st);
+}
+
 /* This rank's part of the counts, left in the host's scalars. */
-static int count(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
+static void count(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
 {
     double *host = e->host_scalars;
     memset(host, 0, SCALAR_FACTOR * sizeof(*host));
     for (int i = 0; i < n_micro; i++) {
-        SHERD_TRY(step_check_batch(e, &micro[i], i));
         for (int64_t k = 0; k < micro[i].batch * e->plan.seq; k++)
             host[SCALAR_OWN_COUNT] += micro[i].targets[k] >= 0;
         host[SCALAR_OWN_ROWS] += (double)micro[i].batch;
@@ -367,7 +374,6 @@ static int count(struct sherd_engine *e, const struct sherd_batch *micro, int n_
     host[SCALAR_OWN_FLAG] = e->flag;
     host[SCALAR_OWN_DIVISOR] = host[SCALAR_OWN_COUNT] / e->scale.value;
     host[SCALAR_SCALE] = e->scale.value;
-    return SHERD_OK;
 }
 
 /* Valid targets of the whole step (and sequences, and wishes to stop): summed over the ranks before the first
@@ -430,7 +436,7 @@ int step_updates(struct sherd_engine *e, int64_t step)
 static int submit(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
 {
     int launched = 0, timed = profile_due(e->profile);
-    SHERD_TRY(count(e, micro, n_micro));
+    count(e, micro, n_micro);
     exposed_step(&e->exposed, &e->config, e->step + 1);
     SHERD_TRY(graph_takes(e, micro, n_micro, &launched));
     if (launched)
@@ -451,10 +457,11 @@ static int submit(struct sherd_engine *e, const struct sherd_batch *micro, int n
 
 int step_give_up(struct sherd_engine *e, int st)
 {
-    e->broken = 1;
-    char reason[1500];
+    char reason[sizeof(e->broken)];
     strncpy(reason, sherd_error(), sizeof(reason) - 1);
     reason[sizeof(reason) - 1] = 0;
+    if (!e->broken[0])
+        memcpy(e->broken, reason, sizeof(reason));
     e->dev->probe = NULL;
     sherd_comm_abort(e->comm, reason);
     sherd_comm_abort(e->reduce_comm, reason);
@@ -477,7 +484,7 @@ static int sync_results(struct sherd_engine *e)
 
 int step_again(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
 {
-    SHERD_TRY(count(e, micro, n_micro));
+    count(e, micro, n_micro);
     SHERD_TRY(send_count(e));
     SHERD_TRY(run_micros(e, micro, n_micro));
     return engine_settle(e);
@@ -513,10 +520,7 @@ int sherd_engine_step(
             "%d micro-batches; this engine has memory for one a step, as batch.accum says: set it to the number of "
             "micro-batches",
             n_micro);
-    if (e->broken)
-        return SHERD_FAIL(SHERD_EINVAL,
-            "an earlier step of this engine failed half-way; destroy it and load a "
-            "checkpoint into a new one");
+    SHERD_TRY(step_check_batches(e, micro, n_micro));
     int st = submit(e, micro, n_micro);
     if (st == SHERD_OK)
         st = sync_results(e);

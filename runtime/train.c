@@ -107,11 +107,16 @@ static int write_config(const struct run *r)
     return st;
 }
 
-/* What became of the keys of another system's file. */
-static void say_remarks(const struct sherd_config *config)
+/* What became of the keys of another system's file: all of it once, and where it stands when a run goes on.
+ */
+static void say_remarks(const struct sherd_config *config, int resumed)
 {
+    const struct config_origin *origin = config->origin;
     char *text, *line, *end;
-    if (sherd_config_remarks(config, &text) != SHERD_OK)
+    if (resumed && origin && origin->foreign)
+        log_info("settings from %s: %s/config.yaml tells what became of its keys, as does `sherd config`",
+            origin->foreign, config->run.dir);
+    if (resumed || sherd_config_remarks(config, &text) != SHERD_OK)
         return;
     for (line = text; (end = strchr(line, '\n')); line = end + 1) {
         *end = '\0';
@@ -140,7 +145,6 @@ static void say_start(struct run *r)
     char a[32], b[32], device[128];
     const struct sherd_device *dev = r->desc->device;
     const struct plan *p = &r->engine->plan;
-    say_remarks(c);
     sherd_engine_memory(r->engine, &m);
 #define XX(name, text) total += m.name;
     SHERD_REGIONS(XX)
@@ -171,6 +175,8 @@ static int set_weights(struct run *r)
 {
     int resumed;
     SHERD_TRY(resume_run(r->engine, &r->config, &r->mark, &resumed));
+    if (r->rank == 0)
+        say_remarks(&r->config, resumed);
     if (resumed)
         return SHERD_OK;
     return config_has_from(&r->config) ? sherd_engine_import(r->engine, r->config.model.from, NULL)
@@ -436,8 +442,8 @@ static int end_save(struct run *r, int st)
 
 int sherd_train(const struct sherd_train_desc *desc)
 {
-    if (!desc->config || !desc->device)
-        return SHERD_FAIL(SHERD_EINVAL, "a run needs a config and a device; one of them is NULL");
+    if (!desc || !desc->config || !desc->device)
+        return SHERD_FAIL(SHERD_EINVAL, "a run needs a config and a device: desc, config or device is NULL");
     struct run r = { .desc = desc,
         .config = *desc->config,
         .rank = desc->comm ? sherd_comm_rank(desc->comm) : 0,

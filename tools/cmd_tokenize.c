@@ -84,10 +84,11 @@ int cmd_tokenize(int argc, char **argv)
             .min = 1, .max = 256 },
         { "json", ARG_FLAG, &json, NULL, "print the result as JSON" },
     };
-    const struct command command = { "tokenize", "FILE...", 1, argc,
+    const struct command command = { "tokenize", "PATH...", 1, argc,
         "Turns text into token files, which training reads (data.train: [DIR]).",
         "Tokenizers are byte-level BPE as GPT-2, Llama 3, Qwen 2 and Qwen 3 have it. Each file is one document, or\n"
         "with --field each line; tokens that stand in the text by their names, <|endoftext|>, are those tokens.\n"
+        "Of a folder the texts below it are taken, by name, as data.train does; binary, empty and hidden files are not.\n"
         "The files are those of llm.c; tokens.json says what they are, and the tokenizer is copied beside it.",
         args, COUNT_OF(args) };
     const char **files = calloc((size_t)argc + 1, sizeof(*files));

@@ -34,7 +34,8 @@ SHERD_API int sherd_tokenizer_token(
 
 struct sherd_tokenize_desc {
     const struct sherd_tokenizer *tokenizer;
-    const char *const *paths; /* text files, or with `field` JSON lines; each text file is one document */
+    const char *const *paths; /* text files, or with `field` JSON lines; each text file is one document. Of
+                                 folders what data.train takes as text, in the same order */
     int n_paths;
     const char *field; /* of the object in each line: its text is a document. NULL = plain text */
     const char *to;    /* folder to make, or empty */

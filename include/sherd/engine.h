@@ -60,7 +60,10 @@ struct sherd_step_stats {
  * Data is read before the call returns. ENONFINITE: loss or gradient norm is not finite on some rank; every
  * rank gets it, the weights are as before the step, and the text names tensor, layer, rank and micro-batch it
  * began with. With train.nonfinite: skip such a step counts as taken, see stats, until too many come in a
- * row; with a dynamic loss scale (f16), until the scale can fall no more. */
+ * row; with a dynamic loss scale (f16), until the scale can fall no more. EINVAL: a batch has too many
+ * sequences or a token outside the vocabulary; an engine alone goes on as if it had not been called, and so
+ * from eval and logits. Of several ranks all are told; then, as after any failure of a step that had begun,
+ * only destroy is left, and later calls get EINVAL with the first reason. */
 SHERD_API int sherd_engine_step(struct sherd_engine *engine, const struct sherd_batch *micro, int n_micro,
     struct sherd_step_stats *stats);
 

@@ -39,6 +39,7 @@ run 0 plan ds.json --ranks 3 --model tiny.yaml --json
 json 'r["stage"] == 3 and r["batch"]["accum"] == 2'
 run 0 train ds.json --ranks 3 --data text --model tiny.yaml --set train.steps=6 --set run.dir=run
 has err "zero_optimization.contiguous_gradients"
+has err "From DeepSpeed, ds.json"
 python3 - <<'PY' >verdict 2>&1 || { complain "the learning rates are others"; show verdict; }
 import json
 rates = [json.loads(line)["lr"] for line in open("run/metrics.jsonl") if "loss" in json.loads(line)]
@@ -46,6 +47,12 @@ want = [0, 0, 0.02 / 3, 0.04 / 3, 0.02, 0.02 * 2 / 3]
 assert len(rates) == 6 and all(abs(a - b) < 1e-12 for a, b in zip(rates, want)), (rates, want)
 PY
 has run/config.yaml "# From DeepSpeed, ds.json"
+
+# A run that goes on says where the list is.
+run 0 train ds.json --ranks 3 --data text --model tiny.yaml --set train.steps=7 --set run.dir=run --resume
+has err "settings from DeepSpeed, ds.json: run/config.yaml tells what became of its keys, as does"
+grep -q "contiguous_gradients" err && complain "the list is told again when the run goes on"
+has run/config.yaml "zero_optimization.contiguous_gradients"
 
 run 2 config ds.json --ranks 5 --data text --model tiny.yaml
 has err "ds.json:3: train_batch_size (batch.global): global 12"
@@ -56,6 +63,16 @@ has err "missing.yaml"
 echo 'optim: {lr: 1}' >nomodel.yaml
 run 2 config ds.json --model nomodel.yaml
 has err "nomodel.yaml: has no section model"
+
+# All that is refused, each with its way out, in one go.
+sed 's/"overlap_comm": true/"offload_param": {"device": "cpu"}, "mics_shard_size": 4/; s/"gradient_clipping"/"gradient_cliping"/' \
+    ds.json >refused.json
+run 2 train refused.json --ranks 3 --data text --model tiny.yaml --set run.dir=none
+has err "refused.json: 3 settings cannot be taken:"
+has err "refused.json:9: gradient_cliping: DeepSpeed has no such key; did you mean gradient_clipping?"
+has err "refused.json:10: zero_optimization.offload_param.device: cpu cannot be honoured"
+has err "refused.json:10: zero_optimization.mics_shard_size: 4 cannot be honoured"
+[ "$(grep -c gradient_cliping err)" = 1 ] || complain "the refusals are told more than once"
 
 cat >acc.yaml <<'END'
 distributed_type: FSDP

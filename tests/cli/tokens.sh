@@ -26,6 +26,29 @@ run 0 tokenize --tokenizer one1 -o two --field body two.jsonl --json
 json 'r["documents"] == 200 and r["files"] == 1 and r["vocab"] < 400'
 [ -z "$(tail -c 1 two/tokens.json | tr -d '\n')" ] || complain "tokens.json does not end in a newline"
 
+# A folder is its texts, as for training: in the order of their names, below it too, and nothing else.
+mkdir -p tree/c tree/bin && cp one.txt tree/b.txt && cp text tree/a.md && cp text tree/c/z.txt && ln -s ../../one.txt tree/c/a.txt
+echo no >tree/.hidden && : >tree/empty.txt && printf 'a\0b' >tree/bin/x.dat && ln -s .. tree/c/up && cp -r one1 tree/made
+run 0 tokenize --tokenizer "$tokenizers/qwen.json" -o tree/out two.jsonl tree
+has err "tokenize: tree: 4 files of text; passed over: 1 hidden, 1 empty, 1 binary, 1 not a file, 1 folder of token files"
+has err "tree/made holds token files: passed over"
+run 0 tokenize --tokenizer "$tokenizers/qwen.json" -o listed two.jsonl tree/a.md tree/b.txt tree/c/a.txt tree/c/z.txt
+diff -r tree/out listed || complain "a folder is not the files in it, in their order"
+run 0 train tiny.yaml --set run.dir=tree_run --set data.format=bytes --set data.train=[tree] --set train.steps=1
+has err "data.train: 4 files"
+mkdir tree/lines && cp two.jsonl tree/lines && run 0 tokenize --tokenizer bytes -o lines --field body tree/lines --json
+json 'r["documents"] == 200'
+run 1 tokenize --tokenizer bytes -o none tree/bin
+has err "tree/bin: no text in it; passed over: 1 binary"
+run 2 tokenize --tokenizer bytes -o none tree/made
+has err "tree/made holds token files, which are made already; name the text"
+run 1 tokenize --tokenizer bytes -o none tree/nothing
+has err "tree/nothing: no such file or folder"
+[ -e none ] && complain "what was refused has made its folder"
+grep -q 'trained on as they stand' err && complain "a warning of training where nothing is trained"
+mkdir saved && touch saved/state.json saved/dataset_info.json && run 2 tokenize --tokenizer bytes -o none saved
+has err "tokenize: saved is a data set as \`datasets\` saves it"
+
 # A folder with both kinds of files, as others leave it.
 mkdir both && cp one1/tokens-000001.bin both/train.bin && cp one1/tokens-000001.bin both/val.bin
 run 0 train tiny.yaml --ranks 2 --set run.dir=leak --set data.train=[both] --set data.val=[both/val.bin] --set model.vocab=384 \
@@ -67,6 +90,13 @@ done
 (cd whole && timeout 60 "$sherd" generate step-00000008 --prompt "the unit" --tokens 6) >out 2>err
 cmp -s out ../first || complain "within the run: another text"
 cd ..
+cp -r model bare && rm bare/config.json
+run 1 generate bare --prompt x
+has err "sherd: bare: there is no config.json in it; it says what the weights are of"
+grep -q -e '--model' err && complain "an option is named that nobody typed"
+cp -r model odd && sed -i 's/"model_type": *"[a-z0-9]*"/"model_type": "bert"/' odd/config.json
+run 1 generate odd --prompt x
+has err "sherd: odd/config.json: 'model_type' is 'bert'"
 rm model/tokenizer.json
 run 2 generate model --prompt x
 has err "name one with --tokenizer"
