@@ -2,7 +2,7 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * Batches that cannot be: an engine alone goes on as if they had never been there; of several ranks all are
- * told, and what they call later tells the first reason.
+ * told, and what they call later tells the first reason. So it is after a step that fails in its middle.
  */
 #include "tests/t.h"
 
@@ -155,11 +155,62 @@ static void other_ranks_are_told(void **state)
         t_ranks(2, T_THREADS | T_ASYNC, of_two, &call);
 }
 
+static const struct sherd_layer_ops *whole;
+static int forwards;
+
+static int failing_forward(struct sherd_run *run)
+{
+    return ++forwards == 2 ? sherd_fail(SHERD_EDEVICE, "the second forward fails") : whole->forward(run);
+}
+
+/* One layer fails in the second step, when others have run. */
+static void in_the_middle(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    (void)rank;
+    (void)comm;
+    (void)ctx;
+    struct made m = make(NULL, dev, 0);
+    struct sherd_model_spec spec = *sherd_model_spec_of(m.model);
+    struct sherd_layer layers[8];
+    struct sherd_model *failing;
+    struct sherd_config config;
+    struct rows rows;
+    struct sherd_batch batch = take(&rows, 0);
+    T_TRUE(spec.n_layers <= 8);
+    memcpy(layers, spec.layers, (size_t)spec.n_layers * sizeof(*layers));
+    whole = layers[1].ops;
+    forwards = 0;
+    struct sherd_layer_ops ops = *whole;
+    ops.forward = failing_forward;
+    layers[1].ops = &ops;
+    spec.layers = layers;
+    T_OK(sherd_model_create(&failing, &spec));
+    T_OK(sherd_config_default(&config));
+    config.batch.micro = MICRO;
+    config.batch.seq = SEQ;
+    sherd_engine_destroy(m.engine);
+    T_OK(sherd_engine_create(&m.engine, &(struct sherd_engine_desc){ &config, failing, dev, NULL }));
+    T_OK(sherd_engine_step(m.engine, &batch, 1, NULL));
+    T_FAILS(sherd_engine_step(m.engine, &batch, 1, NULL), SHERD_EDEVICE, "the second forward fails");
+    tells_the_first(m.engine, &batch, "the second forward fails");
+    T_EQ(sherd_engine_steps(m.engine), 1);
+    sherd_config_free(&config);
+    unmake(&m);
+    sherd_model_destroy(failing);
+}
+
+static void half_way_alone(void **state)
+{
+    (void)state;
+    t_ranks(1, T_THREADS | T_ASYNC, in_the_middle, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_engine_alone_goes_on),
         cmocka_unit_test(other_ranks_are_told),
+        cmocka_unit_test(half_way_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
