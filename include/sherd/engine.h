@@ -146,7 +146,8 @@ SHERD_API int sherd_config_model(struct sherd_model **out, const struct sherd_co
 
 /* The training loop: data, steps, progress, evaluation, saving, resuming. Collective. `stop`, if not NULL,
  * is asked before every step, and in a long evaluation after every 20 micro-batches of a rank: non-zero ends
- * the run after a save with ESTOPPED. */
+ * the run after a save with ESTOPPED. A rank that gets another status than OK, EPEER and ESTOPPED should call
+ * sherd_comm_abort, or end: the others may be in a collective, where they wait for it for run.timeout. */
 struct sherd_train_desc {
     const struct sherd_config *config;
     struct sherd_device *device;

@@ -47,6 +47,8 @@ void train_rank(int rank, struct sherd_comm *comm, struct sherd_device *dev, voi
     t->status[rank] = sherd_train(&(struct sherd_train_desc){
         .config = &config, .device = dev, .comm = comm, .stop = stop_now, .ctx = &left });
     snprintf(t->error[rank], sizeof(t->error[rank]), "%s", t->status[rank] ? sherd_error() : "");
+    if (t->status[rank] != SHERD_OK) /* as a program does, or the others wait for the timeout */
+        sherd_comm_abort(comm, t->error[rank]);
     sherd_config_free(&config);
 }
 
