@@ -23,7 +23,10 @@ enum cuda_fault { CUDA_FAULT_TOKEN, CUDA_FAULT_TARGET, CUDA_FAULTS };
 struct matmul_plans; /* matmul.c */
 
 /* Somebody whose work on the GPU may never end. While the host waits for the GPU it asks, with the seconds it
- * has waited; a status other than OK ends the wait. Asked once more when the work is done. */
+ * has waited; a status other than OK ends the wait. When the work is done it asks once more, with CUDA_DONE:
+ * whether it was ended from outside. That question comes after every wait, so its answer should cost nothing.
+ */
+#define CUDA_DONE (-1.0)
 struct cuda_watch {
     int (*poll)(void *ctx, double waited);
     void *ctx;

@@ -71,7 +71,7 @@ static int wait_for(const struct cuda_device *cd, cudaStream_t stream, cudaEvent
     }
     SHERD_TRY(cuda_check_at(err, "waiting for the GPU", __FILE__, __LINE__));
     /* An aborted collective ends like one that is done: only its watcher knows. */
-    return cd ? ask(cd, 0) : SHERD_OK;
+    return cd ? ask(cd, CUDA_DONE) : SHERD_OK;
 }
 
 int cuda_wait_stream(const struct cuda_device *cd, cudaStream_t stream)
