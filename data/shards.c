@@ -384,8 +384,10 @@ static int make_folder(const char *path, int *made)
 
 static int check(const struct sherd_tokenize_desc *d)
 {
-    if (d->n_paths < 1 || !d->to || d->shard < 0 || d->shard > SHARD_MOST || d->threads < 0)
-        return SHERD_FAIL(SHERD_EINVAL, "tokenize: files and a folder are needed, shards up to %lld tokens",
+    if (!d->paths || d->n_paths < 1 || !d->tokenizer || !d->to || d->shard < 0 || d->shard > SHARD_MOST ||
+        d->threads < 0)
+        return SHERD_FAIL(SHERD_EINVAL,
+            "tokenize: a tokenizer, files and a folder are needed, shards up to %lld tokens",
             (long long)SHARD_MOST);
     if (d->end >= d->tokenizer->bpe.vocab)
         return SHERD_FAIL(
@@ -485,6 +487,8 @@ int sherd_tokenize(const struct sherd_tokenize_desc *desc, struct sherd_tokenize
     struct job job = { .desc = desc, .fd = -1, .result = out };
     double begin = clock_seconds();
     int made = 0, st;
+    if (!desc || !out)
+        return SHERD_FAIL(SHERD_EINVAL, "sherd_tokenize: desc or out is NULL");
     *out = (struct sherd_tokenize_result){ 0 };
     SHERD_TRY(check(desc));
     st = list_files(&job);

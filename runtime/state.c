@@ -407,6 +407,7 @@ int engine_save_start(struct sherd_engine *e, const struct engine_save *save)
 int sherd_engine_save_start(struct sherd_engine *e, const char *dir, const char *extra)
 {
     struct engine_save_room room = { 0 };
+    SHERD_TRY(engine_check(e));
     if (!e->save_room)
         SHERD_TRY(engine_save_prepare(e, ENGINE_SAVE_AUTO, &room));
     return engine_save_start(e, &(struct engine_save){ .dir = dir, .extra = extra });
@@ -414,6 +415,8 @@ int sherd_engine_save_start(struct sherd_engine *e, const char *dir, const char 
 
 int sherd_engine_save_poll(struct sherd_engine *e, int *busy)
 {
+    if (!e || !busy)
+        return SHERD_FAIL(SHERD_EINVAL, "sherd_engine_save_poll: engine or busy is NULL");
     *busy = 0;
     SHERD_TRY(engine_settle_saved(e));
     return e->saver ? ckpt_saver_poll(e->saver, busy) : SHERD_OK;
@@ -421,6 +424,8 @@ int sherd_engine_save_poll(struct sherd_engine *e, int *busy)
 
 int sherd_engine_save_wait(struct sherd_engine *e)
 {
+    if (!e)
+        return SHERD_FAIL(SHERD_EINVAL, "sherd_engine_save_wait: engine is NULL");
     SHERD_TRY(engine_settle_saved(e));
     return e->saver ? ckpt_saver_wait(e->saver) : SHERD_OK;
 }

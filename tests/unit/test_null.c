@@ -43,11 +43,26 @@ static void settings(void **state)
     ASSERT_FAILS(sherd_config_read(&config, NULL), SHERD_EINVAL, "sherd_config_read: out or desc is NULL");
 }
 
+static void saving_and_tokenizing(void **state)
+{
+    (void)state;
+    int busy;
+    struct sherd_tokenize_desc desc = { .n_paths = 1, .to = "x" };
+    struct sherd_tokenize_result result;
+    ASSERT_FAILS(sherd_engine_save_start(NULL, "x", NULL), SHERD_EINVAL, "the engine is NULL");
+    ASSERT_FAILS(sherd_engine_save_poll(NULL, &busy), SHERD_EINVAL, "engine or busy is NULL");
+    ASSERT_FAILS(sherd_engine_save_wait(NULL), SHERD_EINVAL, "engine is NULL");
+    ASSERT_FAILS(sherd_tokenize(NULL, &result), SHERD_EINVAL, "sherd_tokenize: desc or out is NULL");
+    ASSERT_FAILS(sherd_tokenize(&desc, NULL), SHERD_EINVAL, "desc or out is NULL");
+    ASSERT_FAILS(sherd_tokenize(&desc, &result), SHERD_EINVAL, "a tokenizer, files and a folder are needed");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_makes_things),
         cmocka_unit_test(settings),
+        cmocka_unit_test(saving_and_tokenizing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
