@@ -55,10 +55,11 @@ int file_write_atomic(const char *path, const void *data, size_t bytes);
 /* Removes what processes that died in file_write_atomic left of `name` in `dir`; nobody is writing it now. */
 int file_clear_temps(const char *dir, const char *name);
 
-int file_size(uint64_t *out, const char *path); /* ENOTFOUND or EIO */
-int file_exists(const char *path);              /* 1 or 0 */
-int file_is_dir(const char *path);              /* 1 or 0 */
-int file_mkdirs(const char *path);              /* as mkdir -p, and syncs what holds a new one */
+int file_size(uint64_t *out, const char *path);  /* ENOTFOUND or EIO */
+int file_exists(const char *path);               /* 1 or 0 */
+int file_is_dir(const char *path);               /* 1 or 0 */
+int file_has(const char *dir, const char *name); /* 1 if the folder has that name, or 0 */
+int file_mkdirs(const char *path);               /* as mkdir -p, and syncs what holds a new one */
 int file_sync_dir(const char *path);
 int file_rename(const char *from, const char *to);
 /* Removes a file, or a folder and all below it; missing is fine. Never follows links. */

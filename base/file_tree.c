@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,6 +76,13 @@ int file_is_dir(const char *path)
 {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+int file_has(const char *dir, const char *name)
+{
+    char path[PATH_MAX]; /* nothing has a longer one */
+    int len = snprintf(path, sizeof(path), "%s/%s", dir, name);
+    return len >= 0 && (size_t)len < sizeof(path) && file_exists(path);
 }
 
 /* Makes a folder that outlasts a power cut, unless there is one. */

@@ -28,14 +28,6 @@ static int same_bytes(const char *a, const char *b)
     return same;
 }
 
-int companions_has(const char *folder, const char *name)
-{
-    char *path = mem_printf("%s/%s", folder, name);
-    int has = path && file_exists(path);
-    mem_free(path);
-    return has;
-}
-
 int companions_same_file(const char *a, const char *b, const char *name)
 {
     char *x = mem_printf("%s/%s", a, name), *y = mem_printf("%s/%s", b, name);
@@ -62,13 +54,10 @@ int companions_copy(const char *from, const char *to, int *n)
 {
     *n = 0;
     for (size_t i = 0; i < ARRAY_LEN(companions); i++) {
-        char *source = mem_printf("%s/%s", from, companions[i]);
-        int there = source && file_exists(source), st = source ? SHERD_OK : SHERD_ENOMEM;
-        mem_free(source);
-        if (there)
-            st = companions_copy_file(from, to, companions[i]);
-        SHERD_TRY(st);
-        *n += there;
+        if (!file_has(from, companions[i]))
+            continue;
+        SHERD_TRY(companions_copy_file(from, to, companions[i]));
+        *n += 1;
     }
     return SHERD_OK;
 }

@@ -14,8 +14,6 @@
 int companions_copy(const char *from, const char *to, int *n);
 /* One file of a folder, by its name, in the same way; it must be there. */
 int companions_copy_file(const char *from, const char *to, const char *name);
-/* 1 if the folder has the file. */
-int companions_has(const char *folder, const char *name);
 /* 1 if both folders have the file, with the same bytes. */
 int companions_same_file(const char *a, const char *b, const char *name);
 

@@ -148,12 +148,11 @@ static int is_step_folder(const char *dir)
 {
     struct ckpt_step step, *below = NULL;
     int n = 0;
-    char *manifest = ckpt_join(dir, CKPT_MANIFEST);
-    int yes = manifest && file_exists(manifest);
-    mem_free(manifest);
-    if (yes || !parse_name(&step, name_of(dir)))
-        return yes;
-    yes = ckpt_list_steps(&below, &n, dir) != SHERD_OK || n == 0;
+    if (file_has(dir, CKPT_MANIFEST))
+        return 1;
+    if (!parse_name(&step, name_of(dir)))
+        return 0;
+    int yes = ckpt_list_steps(&below, &n, dir) != SHERD_OK || n == 0;
     mem_free(below);
     return yes;
 }

@@ -27,17 +27,9 @@ static int order_tensors(const void *a, const void *b)
     return strcmp(((const struct hf_tensor *)a)->name, ((const struct hf_tensor *)b)->name);
 }
 
-static int has_file(const char *dir, const char *name)
-{
-    char *path = mem_printf("%s/%s", dir, name);
-    int there = path && file_exists(path);
-    mem_free(path);
-    return there;
-}
-
 int hf_is_model(const char *dir)
 {
-    return has_file(dir, CKPT_MODEL_FILE) || has_file(dir, CKPT_MODEL_INDEX);
+    return file_has(dir, CKPT_MODEL_FILE) || file_has(dir, CKPT_MODEL_INDEX);
 }
 
 /* ---- the index ---- */
@@ -197,11 +189,11 @@ static int open_index(struct hf_model *m, const char *dir)
 static int open_files(struct hf_model *m, const char *dir)
 {
     static const char *const one[] = { CKPT_MODEL_FILE };
-    if (has_file(dir, CKPT_MODEL_FILE)) {
+    if (file_has(dir, CKPT_MODEL_FILE)) {
         SHERD_TRY(read_headers(m, one, 1));
         return list_tensors(m);
     }
-    if (has_file(dir, CKPT_MODEL_INDEX))
+    if (file_has(dir, CKPT_MODEL_INDEX))
         return open_index(m, dir);
     if (!file_is_dir(dir))
         return SHERD_FAIL(SHERD_ENOTFOUND, "%s: there is no such folder", dir);

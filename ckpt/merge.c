@@ -138,18 +138,13 @@ static int refuse_checkpoints(const struct merge *m)
     int n, st = SHERD_OK;
     if (!file_is_dir(to))
         return SHERD_FAIL(SHERD_EEXISTS, "%s is a file: name a folder for the model", to);
-    char *manifest = ckpt_join(to, CKPT_MANIFEST);
-    if (!manifest)
-        return SHERD_ENOMEM;
-    SHERD_TRY_OUT(ckpt_list_steps(&steps, &n, to));
-    if (n > 0 || file_exists(manifest))
+    SHERD_TRY(ckpt_list_steps(&steps, &n, to));
+    if (n > 0 || file_has(to, CKPT_MANIFEST))
         st = SHERD_FAIL(SHERD_EEXISTS,
             "%s holds %s (%s), and a model beside that would be taken for it: choose another folder, as %s/model",
             to, n > 0 ? "the checkpoints of a run" : "a checkpoint", n > 0 ? steps[0].name : CKPT_MANIFEST,
             to);
-out:
     mem_free(steps);
-    mem_free(manifest);
     return st;
 }
 

@@ -109,11 +109,9 @@ static int open_bytes(struct sherd_tokenizer **out)
 /* What the folder lacks, and what there is instead. */
 static int no_file(const char *folder)
 {
-    char *path = mem_printf("%s/vocab.json", folder);
-    int old = path && file_exists(path);
-    mem_free(path);
     return SHERD_FAIL(SHERD_ENOTFOUND, "%s: there is no " TOKENIZER_JSON "%s", folder,
-        old ? ", only the older vocab.json and merges.txt; transformers writes it: "
+        file_has(folder, "vocab.json")
+            ? ", only the older vocab.json and merges.txt; transformers writes it: "
               "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
             : "; name a tokenizer.json or the folder of one, or \"bytes\"");
 }

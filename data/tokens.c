@@ -198,24 +198,13 @@ static int refuse_part(const struct tokens *t, const char *path)
         t->what, path);
 }
 
-static int holds(const char *folder, const char *name, int *yes)
-{
-    char *path = mem_printf("%s/%s", folder, name);
-    *yes = path && file_exists(path);
-    mem_free(path);
-    return path ? SHERD_OK : SHERD_ENOMEM;
-}
-
 /* A data set as the library `datasets` saves it: its rows are binary, and of the text beside them nothing is
  * to be learnt. */
 static int refuse_dataset(const struct tokens *t, const char *folder)
 {
-    int state, info;
     if (t->format != SHERD_DATA_AUTO && t->format != SHERD_DATA_BYTES)
         return SHERD_OK;
-    SHERD_TRY(holds(folder, "state.json", &state));
-    SHERD_TRY(holds(folder, "dataset_info.json", &info));
-    if (!state || !info)
+    if (!file_has(folder, "state.json") || !file_has(folder, "dataset_info.json"))
         return SHERD_OK;
     return SHERD_FAIL(SHERD_ECONFIG,
         "%s: %s is a data set as `datasets` saves it; write its texts as lines of JSON, "

@@ -31,7 +31,7 @@ static int find_data(const struct sherd_config *c, char **out)
         char *folder = folder_of(c->data.train.items[i]);
         if (!folder)
             return SHERD_ENOMEM;
-        if (!companions_has(folder, COMPANION_TOKENIZER)) {
+        if (!file_has(folder, COMPANION_TOKENIZER)) {
             mem_free(folder);
             continue;
         }
@@ -53,8 +53,7 @@ static int compare_val(const struct sherd_config *c, const char *data)
         char *folder = folder_of(c->data.val.items[i]);
         if (!folder)
             return SHERD_ENOMEM;
-        if (companions_has(folder, COMPANION_TOKENIZER) &&
-            !companions_same_file(data, folder, COMPANION_TOKENIZER))
+        if (file_has(folder, COMPANION_TOKENIZER) && !companions_same_file(data, folder, COMPANION_TOKENIZER))
             log_warn(
                 "data.val: the tokenizer in %s is not that of data.train, in %s: the validation loss is of other "
                 "tokens than are learnt",
@@ -71,7 +70,7 @@ int carry_files(const struct sherd_config *c)
     char *data;
     int n, st = SHERD_OK;
     SHERD_TRY(find_data(c, &data));
-    int differ = data && from && companions_has(from, COMPANION_TOKENIZER) &&
+    int differ = data && from && file_has(from, COMPANION_TOKENIZER) &&
                  !companions_same_file(data, from, COMPANION_TOKENIZER);
     if (differ)
         log_warn("data.train: the tokenizer in %s is not that of model.from, %s: the model will not know "

@@ -7,6 +7,7 @@
 
 #include <string.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "ckpt/companions.h"
 
@@ -53,7 +54,7 @@ static int check_text(const struct tokens *tokens, const struct sherd_config *c,
 {
     const char *from = c->model.from;
     if (!tokens_are_bytes(tokens) || c->data.format == SHERD_DATA_BYTES || !config_has_from(c) ||
-        !companions_has(from, COMPANION_TOKENIZER))
+        !file_has(from, COMPANION_TOKENIZER))
         return SHERD_OK;
     return CONFIG_FAIL(c, "data.train",
         "%s is text, but the model in %s knows the tokens of its tokenizer: run `sherd tokenize --tokenizer %s -o DIR "

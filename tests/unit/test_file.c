@@ -287,6 +287,7 @@ static void sizes_and_kinds(void **state)
     ASSERT_FAILS(file_size(&bytes, at("nowhere")), SHERD_ENOTFOUND, "nowhere");
     assert_true(file_exists(at("sized")) && !file_exists(at("nowhere")));
     assert_true(file_is_dir(root) && !file_is_dir(at("sized")));
+    assert_true(file_has(root, "sized") && !file_has(root, "nowhere") && !file_has(at("sized"), "sized"));
     ASSERT_OK(file_free_space(&bytes, at("not/yet/there")));
     assert_true(bytes > 0);
     ASSERT_OK(file_free_space(&bytes, "not-yet-there"));
