@@ -127,18 +127,15 @@ static double utilization(const struct meter_desc *desc, double rate)
 
 int meter_start(struct meter *m, int64_t step, int stage, int64_t params, const struct sherd_memory *memory)
 {
-    uint64_t total = 0;
     json_t *r =
         json_pack("{s:I, s:s, s:i, s:i, s:I, s:f}", "step", (json_int_t)step, "event", "start", "world",
             m->desc.world, "stage", stage, "params", (json_int_t)params, "flops_per_token", m->desc.flops);
     if (m->desc.peak > 0)
         json_object_set_new(r, "peak_tflops", json_real(m->desc.peak * 1e-12));
-#define XX(name, text)                                                                                       \
-    json_object_set_new(r, "memory_" #name, json_integer((json_int_t)memory->name));                         \
-    total += memory->name;
+#define XX(name, text) json_object_set_new(r, "memory_" #name, json_integer((json_int_t)memory->name));
     SHERD_REGIONS(XX)
 #undef XX
-    json_object_set_new(r, "memory_total", json_integer((json_int_t)total));
+    json_object_set_new(r, "memory_total", json_integer((json_int_t)sherd_memory_total(memory)));
     return append(m, r);
 }
 

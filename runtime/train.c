@@ -141,14 +141,10 @@ static void say_start(struct run *r)
 {
     struct sherd_config *c = &r->config;
     struct sherd_memory m;
-    uint64_t total = 0;
     char a[32], b[32], device[128];
     const struct sherd_device *dev = r->desc->device;
     const struct plan *p = &r->engine->plan;
     sherd_engine_memory(r->engine, &m);
-#define XX(name, text) total += m.name;
-    SHERD_REGIONS(XX)
-#undef XX
     log_info("model %s: %s parameters, %s of them trained, in %d units", c->model.family,
         text_commas(p->layout.params, a),
         p->layout.trained == p->layout.params ? "all" : text_commas(p->layout.trained, b), p->spec->n_units);
@@ -163,7 +159,8 @@ static void say_start(struct run *r)
     if (r->world == 1 && p->stage->number > 0)
         log_info(
             "one rank alone: stage %d has nobody to shard over, and trains all the same", p->stage->number);
-    log_info("memory of one rank: %s; see `sherd plan` for what it is", text_human_bytes((double)total, a));
+    log_info("memory of one rank: %s; see `sherd plan` for what it is",
+        text_human_bytes((double)sherd_memory_total(&m), a));
     log_info("batch: %lld sequences = %lld micro x %lld accum x %d rank%s, of %lld tokens; %lld step%s",
         (long long)c->batch.global, (long long)c->batch.micro, (long long)feed_accum(&r->data.feed), r->world,
         r->world == 1 ? "" : "s", (long long)c->batch.seq, (long long)c->train.steps,

@@ -37,6 +37,15 @@ static uint64_t landing_bytes(const struct memory_desc *d)
     return (uint64_t)most;
 }
 
+uint64_t sherd_memory_total(const struct sherd_memory *memory)
+{
+    uint64_t total = 0;
+#define XX(name, text) total += memory->name;
+    SHERD_REGIONS(XX)
+#undef XX
+    return total;
+}
+
 void memory_state(struct sherd_memory *out, const struct memory_desc *d)
 {
     uint64_t p = sherd_dtype_bytes(d->param), g = sherd_dtype_bytes(d->reduce);

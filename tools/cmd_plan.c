@@ -42,14 +42,6 @@ static uint64_t region(const struct sherd_plan *plan, int i)
     return bytes;
 }
 
-static uint64_t memory_total(const struct sherd_plan *plan)
-{
-    uint64_t sum = 0;
-    for (int i = 0; i < COUNT_OF(regions); i++)
-        sum += region(plan, i);
-    return sum;
-}
-
 static uint64_t sent_total(const struct sherd_plan *plan)
 {
     uint64_t sum = 0;
@@ -109,7 +101,7 @@ static void print_tables(const struct plans *p)
         print_row(p, regions[i].text, value);
     }
     for (int s = 0; s < SHERD_STAGES; s++)
-        value[s] = memory_total(&p->stage[s]);
+        value[s] = sherd_memory_total(&p->stage[s].memory);
     print_row(p, "in all", value);
     if (strcmp(p->config.run.device, "cpu") != 0)
         printf("  %-28s  measured in a run: its log tells after the first step\n", "libraries of the device");
@@ -137,7 +129,7 @@ static json_t *stage_json(const struct sherd_plan *plan)
     json_t *memory = json_object(), *sent = json_object();
     for (int i = 0; i < COUNT_OF(regions); i++)
         json_object_set_new(memory, regions[i].name, json_integer((json_int_t)region(plan, i)));
-    json_object_set_new(memory, "total", json_integer((json_int_t)memory_total(plan)));
+    json_object_set_new(memory, "total", json_integer((json_int_t)sherd_memory_total(&plan->memory)));
     for (int k = 0; k < SHERD_COLLECTIVES; k++)
         json_object_set_new(sent, collectives[k], json_integer((json_int_t)plan->sent[k]));
     json_object_set_new(sent, "total", json_integer((json_int_t)sent_total(plan)));

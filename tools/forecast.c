@@ -37,15 +37,6 @@ int forecast_machine(struct sherd_machine *out, const char *name)
 
 /* ---- figures ---- */
 
-static uint64_t total(const struct sherd_memory *m)
-{
-    uint64_t sum = 0;
-#define XX(name, text) sum += m->name;
-    SHERD_REGIONS(XX)
-#undef XX
-    return sum;
-}
-
 /* Bytes that the configuration needs beyond those of the device. */
 static uint64_t missing(const struct forecast *f)
 {
@@ -64,7 +55,7 @@ static int memory_of(uint64_t *out, const struct forecast *f, const struct sherd
     sherd_model_destroy(model);
     if (st != SHERD_OK)
         return st;
-    *out = total(&plan.memory) + f->machine.library_bytes;
+    *out = sherd_memory_total(&plan.memory) + f->machine.library_bytes;
     sherd_plan_free(&plan);
     return SHERD_OK;
 }

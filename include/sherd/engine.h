@@ -123,6 +123,8 @@ struct sherd_memory {
 #undef XX
 };
 
+/* Of all regions together. */
+SHERD_API uint64_t sherd_memory_total(const struct sherd_memory *memory);
 /* What was allocated. */
 SHERD_API void sherd_engine_memory(const struct sherd_engine *engine, struct sherd_memory *out);
 

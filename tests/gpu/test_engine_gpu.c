@@ -139,9 +139,7 @@ static void run_one(int rank, struct sherd_comm *comm, struct sherd_device *dev,
         t->libraries = now.library_bytes - held.library_bytes;
         t->allocated = now.bytes - held.bytes;
         t->landing = m.landing;
-#define XX(name, text) t->planned += m.name;
-        SHERD_REGIONS(XX)
-#undef XX
+        t->planned = sherd_memory_total(&m);
     }
     if (t->model.width < 1000)
         hash_weights(t, rank, e);

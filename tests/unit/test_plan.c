@@ -40,11 +40,7 @@ static void plan_of(struct sherd_plan *out, const struct point *at, const char *
 
 static uint64_t rest(const struct sherd_plan *p)
 {
-    uint64_t sum = 0;
-#define XX(name, text) sum += p->memory.name;
-    SHERD_REGIONS(XX)
-#undef XX
-    return sum - p->memory.landing;
+    return sherd_memory_total(&p->memory) - p->memory.landing;
 }
 
 static void landing_memory_is_that_of_the_largest_unit(void **state)
@@ -99,15 +95,6 @@ static struct sherd_memory memory_of(int stage, int world, int layers, int accum
     return m;
 }
 
-static uint64_t sum(const struct sherd_memory *m)
-{
-    uint64_t all = 0;
-#define XX(name, text) all += m->name;
-    SHERD_REGIONS(XX)
-#undef XX
-    return all;
-}
-
 static int is_about(uint64_t got, uint64_t want)
 {
     return got >= want && got <= want + want / 100;
@@ -119,12 +106,14 @@ static void a_higher_stage_takes_less(void **state)
     for (int world = 2; world <= 16; world *= 2)
         for (int accum = 1; accum <= 2; accum++) {
             struct sherd_memory before = memory_of(0, world, 8, accum), one = memory_of(0, 1, 8, accum);
-            assert_true(is_about(sum(&before), sum(&one))); /* stage 0 shards nothing */
+            assert_true(
+                is_about(sherd_memory_total(&before), sherd_memory_total(&one))); /* stage 0 shards nothing */
             for (int stage = 1; stage <= 3; stage++) {
                 struct sherd_memory m = memory_of(stage, world, 8, accum);
-                if (sum(&m) >= sum(&before))
+                if (sherd_memory_total(&m) >= sherd_memory_total(&before))
                     fail_msg("%d ranks: stage %d takes %llu bytes, the one below %llu", world, stage,
-                        (unsigned long long)sum(&m), (unsigned long long)sum(&before));
+                        (unsigned long long)sherd_memory_total(&m),
+                        (unsigned long long)sherd_memory_total(&before));
                 assert_true(is_about(m.state, one.state / (uint64_t)world));
                 assert_true(is_about(m.param, one.param / (stage == 3 ? (uint64_t)world : 1)));
                 if (accum == 2 && stage >= 2)
