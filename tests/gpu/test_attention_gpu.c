@@ -7,12 +7,12 @@
  */
 #include "tests/t.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #include <sherd/ops.h>
 
 #include "base/half.h"
+#include "tests/gpu/gpus.h"
 
 struct shape {
     int64_t batch, seq, heads, kv_heads, head_dim;
@@ -206,11 +206,7 @@ int main(void)
         cmocka_unit_test(test_float),
         cmocka_unit_test(test_bf16),
     };
-    struct sherd_device *dev = NULL;
-    if (sherd_device_open(&dev, &(struct sherd_device_desc){ .name = "cuda" }) != SHERD_OK) {
-        fprintf(stderr, "skipped: a GPU is needed: %s\n", sherd_error());
+    if (!gpus_one())
         return 77;
-    }
-    sherd_device_close(dev);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,13 +7,13 @@
  */
 #include "tests/t.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #include <sherd/ops.h>
 
 #include "base/file.h"
 #include "base/half.h"
+#include "tests/gpu/gpus.h"
 
 #define PERIOD 1048573 /* of the operands' numbers: a prime, so that rows differ */
 
@@ -135,11 +135,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tuned_products_are_right),
     };
-    struct sherd_device *dev = NULL;
-    if (sherd_device_open(&dev, &(struct sherd_device_desc){ .name = "cuda" }) != SHERD_OK) {
-        fprintf(stderr, "skipped: a GPU is needed: %s\n", sherd_error());
+    if (!gpus_one())
         return 77;
-    }
-    sherd_device_close(dev);
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
