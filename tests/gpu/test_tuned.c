@@ -13,11 +13,12 @@
 
 #include "base/file.h"
 #include "base/half.h"
+#include "tests/folder.h"
 #include "tests/gpu/gpus.h"
 
 #define PERIOD 1048573 /* of the operands' numbers: a prime, so that rows differ */
 
-static char folder[] = "/tmp/sherd-tuned-XXXXXX";
+static char folder[FOLDER_BYTES];
 
 /* The first three have better tiles than those of the library's answers on 132 multiprocessors, and take long
  * enough for these to be tried. */
@@ -121,7 +122,7 @@ static void tuned_products_are_right(void **state)
 static int make_folder(void **state)
 {
     (void)state;
-    return mkdtemp(folder) ? 0 : -1;
+    return folder_make(folder, "tuned");
 }
 
 static int remove_folder(void **state)

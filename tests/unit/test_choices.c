@@ -7,20 +7,19 @@
 #include "tests/check.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/file.h"
 #include "base/status.h"
 #include "device/choices.h"
+#include "tests/folder.h"
 
-static char folder[] = "/tmp/sherd-choices-XXXXXX";
+static char folder[FOLDER_BYTES];
 
 static int make_folder(void **state)
 {
     (void)state;
-    return mkdtemp(folder) ? 0 : -1;
+    return folder_make(folder, "choices");
 }
 
 static int remove_folder(void **state)
