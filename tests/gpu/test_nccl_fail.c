@@ -19,10 +19,11 @@
 
 #define MARGIN_SECONDS 10.0
 
-/* A first collective that all take part in, so that what follows hangs on the GPU and not in NCCL's set-up.
- */
-static void warm(struct place *at)
+/* Enters, and makes a first collective that all take part in, so that what follows hangs on the GPU and not
+ * in NCCL's set-up. */
+static void enter_warm(struct place *at, int rank, struct sherd_comm *comm, struct sherd_device *dev)
 {
+    enter(at, rank, comm, dev);
     T_OK(sherd_fill(at->queue, &(struct sherd_fill){ .dst = at->buf, .bytes = MOST_BYTES }));
     T_OK(sherd_all_reduce(at->comm, at->queue, at->buf, at->buf, 1000, SHERD_F32, SHERD_REDUCE_SUM));
     T_OK(sherd_queue_sync(at->queue));
@@ -34,12 +35,17 @@ static int sum_and_wait(struct place *at)
     return sherd_queue_sync(at->queue);
 }
 
+static void wait_until(_Atomic int *told)
+{
+    while (!atomic_load(told))
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+}
+
 static void abort_wakes(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
 {
     (void)ctx;
     struct place at;
-    enter(&at, rank, comm, dev);
-    warm(&at);
+    enter_warm(&at, rank, comm, dev);
     if (rank == 1) {
         nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
         sherd_comm_abort(comm, "enough");
@@ -63,8 +69,7 @@ static void dead_rank(int rank, struct sherd_comm *comm, struct sherd_device *de
 {
     (void)ctx;
     struct place at;
-    enter(&at, rank, comm, dev);
-    warm(&at);
+    enter_warm(&at, rank, comm, dev);
     if (rank == 1)
         raise(SIGKILL);
     double start = clock_seconds();
@@ -83,11 +88,9 @@ static void late_rank(int rank, struct sherd_comm *comm, struct sherd_device *de
 {
     _Atomic int *told = ctx;
     struct place at;
-    enter(&at, rank, comm, dev);
-    warm(&at);
+    enter_warm(&at, rank, comm, dev);
     if (rank == 1) {
-        while (!atomic_load(told))
-            nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+        wait_until(told);
         T_FAILS(sum_and_wait(&at), SHERD_EPEER, "no progress");
     } else {
         T_FAILS(sum_and_wait(&at), SHERD_ETIMEOUT, "no progress for 15 s");
@@ -118,11 +121,9 @@ static void late_first(int rank, struct sherd_comm *comm, struct sherd_device *d
 {
     _Atomic int *told = ctx;
     struct place at;
-    enter(&at, rank, comm, dev);
-    warm(&at);
+    enter_warm(&at, rank, comm, dev);
     if (rank == 1) {
-        while (!atomic_load(told))
-            nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+        wait_until(told);
         T_FAILS(sum_and_wait(&at), SHERD_EPEER, "rank 0");
     } else {
         double start = clock_seconds();
