@@ -16,6 +16,7 @@
 #include <sherd/sherd.h>
 
 #include "bench/check.h"
+#include "bench/median.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -33,18 +34,6 @@ static struct {
     double raw_write[TURNS], raw_read[TURNS], save[TURNS], load[TURNS];
     double plain[TURNS], beside[TURNS], still[TURNS], step;
 } b;
-
-static int ascending(const void *x, const void *y)
-{
-    double a = *(const double *)x, c = *(const double *)y;
-    return (a > c) - (a < c);
-}
-
-static double median(double *values)
-{
-    qsort(values, TURNS, sizeof(*values), ascending);
-    return values[TURNS / 2];
-}
 
 /* Every file of a step folder leaves the page cache; the bytes of all. */
 static uint64_t forget(const char *step)
@@ -204,10 +193,10 @@ static void show(const char *what, const double *seconds, const double *copy)
     memcpy(sorted, seconds, sizeof(sorted));
     for (int t = 0; t < TURNS && copy; t++)
         share[t] = 100 * copy[t] / seconds[t];
-    double middle = median(sorted);
+    double middle = median(sorted, TURNS);
     printf("%-12s %7.3f s  %8.1f MB/s", what, middle, (double)b.bytes / 1e6 / middle);
     if (copy)
-        printf("  %5.1f %% of the copy's rate", median(share));
+        printf("  %5.1f %% of the copy's rate", median(share, TURNS));
     if (copy)
         printf(" (%.1f to %.1f)", share[0], share[TURNS - 1]);
     printf("\n");
@@ -237,7 +226,7 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < b.ranks; i++)
         pthread_join(threads[i], NULL);
-    double step = median(b.plain) / STEPS;
+    double plain = median(b.plain, TURNS), step = plain / STEPS, more = median(b.beside, TURNS) - plain;
     printf(
         "a checkpoint of %.1f MB by %d ranks, medians of %d turns\n", (double)b.bytes / 1e6, b.ranks, TURNS);
     show("plain write", b.raw_write, NULL);
@@ -247,8 +236,7 @@ int main(int argc, char **argv)
     printf(
         "a step: %.1f ms; a save beside %d steps: training stood still for %.1f ms, the steps took %.1f ms more "
         "(%.0f %% of one step)\n",
-        1e3 * step, STEPS, 1e3 * median(b.still), 1e3 * (median(b.beside) - median(b.plain)),
-        100 * (median(b.beside) - median(b.plain)) / step);
+        1e3 * step, STEPS, 1e3 * median(b.still, TURNS), 1e3 * more, 100 * more / step);
     for (int i = 0; i < b.ranks; i++) {
         sherd_comm_close(comms[i]);
         sherd_device_close(devs[i]);

@@ -13,6 +13,7 @@
 
 #include "bench/check.h"
 #include "bench/kernels.h"
+#include "bench/median.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -84,18 +85,6 @@ static double burst(struct bench *b, enum op_index op, const union args *sets, i
     check(sherd_queue_sync(b->queue));
     check(sherd_event_elapsed(b->from, b->to, &ms));
     return ms / calls;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, int n)
-{
-    qsort(v, (size_t)n, sizeof(*v), ascending);
-    return v[n / 2];
 }
 
 static size_t set_bytes(struct bench *b, const struct work *w, const struct shape *s)
