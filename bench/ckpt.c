@@ -32,7 +32,7 @@ static struct {
     int64_t width;
     uint64_t bytes; /* of a checkpoint */
     double raw_write[TURNS], raw_read[TURNS], save[TURNS], load[TURNS];
-    double plain[TURNS], beside[TURNS], still[TURNS], step;
+    double plain[TURNS], beside[TURNS], still[TURNS];
 } b;
 
 /* Every file of a step folder leaves the page cache; the bytes of all. */
