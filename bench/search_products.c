@@ -215,14 +215,6 @@ static void name_of(const cublasLtMatmulAlgo_t *algo, size_t workspace, char *ou
         inner, custom, swizzle, splits, scheme, (double)workspace / 1048576);
 }
 
-static uint32_t config_of(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t name)
-{
-    uint32_t value = 0;
-    size_t written;
-    (void)cublasLtMatmulAlgoConfigGetAttribute(algo, name, &value, sizeof(value), &written);
-    return value;
-}
-
 /* Room for one more where it is new. */
 static struct candidate *add(struct contest *c, const cublasLtMatmulAlgo_t *algo, size_t workspace)
 {
@@ -238,22 +230,18 @@ static struct candidate *add(struct contest *c, const cublasLtMatmulAlgo_t *algo
     memcpy(k->name, name, sizeof(name));
     memcpy(k->how, algo, sizeof(*algo));
     k->workspace = workspace;
-    k->kin[0] = config_of(algo, CUBLASLT_ALGO_CONFIG_ID) + 1;
-    k->kin[1] = k->kin[0] << 16 | (config_of(algo, CUBLASLT_ALGO_CONFIG_TILE_ID) & 0xffff);
+    k->kin[0] = plan_setting(algo, CUBLASLT_ALGO_CONFIG_ID) + 1;
+    k->kin[1] = k->kin[0] << 16 | (plan_setting(algo, CUBLASLT_ALGO_CONFIG_TILE_ID) & 0xffff);
     return k;
 }
 
-/* An algorithm that the library takes for this product, within the room there is. */
-static int try_algo(struct product *p, const cublasLtMatmulAlgo_t *algo)
+/* A candidate, if the library takes it for this product within the room there is. */
+static void try_algo(struct product *p, const cublasLtMatmulAlgo_t *algo)
 {
-    cublasLtMatmulHeuristicResult_t result = { 0 };
-    struct plan *plan = &p->plan;
+    size_t workspace;
     p->c->looked_at++;
-    if (cublasLtMatmulAlgoCheck(p->lt, &plan->desc, &plan->b, &plan->a, &plan->c, &plan->c, algo, &result) !=
-            CUBLAS_STATUS_SUCCESS ||
-        result.workspaceSize > ROOM_BYTES)
-        return 0;
-    return add(p->c, algo, result.workspaceSize) != NULL;
+    if (plan_takes(p->lt, &p->plan, algo, ROOM_BYTES, &workspace))
+        (void)add(p->c, algo, workspace);
 }
 
 /* The library's answers; those to sherd's own question are numbered. */
@@ -310,8 +298,7 @@ static struct ways ways_of(const cublasLtMatmulAlgo_t *algo)
     size_t n;
     w.n_tiles = list_of(algo, CUBLASLT_ALGO_CAP_TILE_IDS, w.tiles, ARRAY_LEN(w.tiles));
     w.n_stages = list_of(algo, CUBLASLT_ALGO_CAP_STAGES_IDS, w.stages, ARRAY_LEN(w.stages));
-    (void)cublasLtMatmulAlgoCapGetAttribute(
-        algo, CUBLASLT_ALGO_CAP_CUSTOM_OPTION_MAX, &w.customs, sizeof(w.customs), &n);
+    w.customs = plan_customs(algo);
     (void)cublasLtMatmulAlgoCapGetAttribute(
         algo, CUBLASLT_ALGO_CAP_CTA_SWIZZLING_SUPPORT, &swizzle, sizeof(swizzle), &n);
     (void)cublasLtMatmulAlgoCapGetAttribute(
@@ -384,7 +371,7 @@ static void go_on(
     uint64_t all = count_ways(w);
     for (; *at < all && p->c->n < most && ((*at & 15) != 15 || seconds_now() < until); (*at)++)
         if (configure(&algo, w, *at * LEAP % all))
-            (void)try_algo(p, &algo);
+            try_algo(p, &algo);
 }
 
 /* Up to `more` candidates of algorithm i: three quarters plainly set, then any. */
@@ -444,7 +431,7 @@ static void neighbours(struct product *p, const cublasLtMatmulAlgo_t *algo, doub
             cublasLtMatmulAlgo_t other = *algo;
             uint16_t value = (uint16_t)i;
             if (set_config(&other, narrow[a], &value, sizeof(value)))
-                (void)try_algo(p, &other);
+                try_algo(p, &other);
         }
     }
     for (size_t a = 0; a < ARRAY_LEN(wide); a++) {
@@ -453,7 +440,7 @@ static void neighbours(struct product *p, const cublasLtMatmulAlgo_t *algo, doub
             uint32_t at = (uint32_t)((uint64_t)i * LEAP % (uint64_t)n_wide[a]);
             uint32_t value = a < ARRAY_LEN(lists) ? lists[a][at] : at;
             if (set_config(&other, wide[a], &value, sizeof(value)))
-                (void)try_algo(p, &other);
+                try_algo(p, &other);
         }
     }
 }
@@ -477,12 +464,11 @@ static int name_sherds(struct product *p)
         SHERD_TRY(choices_open(&choices, p->m->tuned, e->d_name));
         kept = choices_find(&choices, &p->plan.key);
         cublasLtMatmulAlgo_t algo;
-        cublasLtMatmulHeuristicResult_t result = { 0 };
+        size_t workspace;
         if (kept) {
             memcpy(&algo, kept, sizeof(algo));
-            (void)cublasLtMatmulAlgoCheck(
-                p->lt, &p->plan.desc, &p->plan.b, &p->plan.a, &p->plan.c, &p->plan.c, &algo, &result);
-            name_of(&algo, result.workspaceSize, own->name, sizeof(own->name));
+            (void)plan_takes(p->lt, &p->plan, &algo, ROOM_BYTES, &workspace);
+            name_of(&algo, workspace, own->name, sizeof(own->name));
         }
         choices_close(&choices);
     }
@@ -510,7 +496,7 @@ static int put_tiles(struct product *p)
              cluster++)
             for (int32_t custom = 0; custom <= customs; custom++)
                 if (plan_with_tile(&algo, tiles[i]->id, cluster, (uint32_t)custom))
-                    (void)try_algo(p, &algo);
+                    try_algo(p, &algo);
     return SHERD_OK;
 }
 

@@ -246,7 +246,7 @@ static int recall(const struct matmul_plans *plans, struct plan *p)
     if (!kept)
         return 0;
     memcpy(&p->algo, kept, sizeof(p->algo));
-    return plan_takes(plans->handle, p, &p->algo, p->key.workspace ? CUDA_WORKSPACE_BYTES : 0);
+    return plan_takes(plans->handle, p, &p->algo, p->key.workspace ? CUDA_WORKSPACE_BYTES : 0, NULL);
 }
 
 static int choose(struct sherd_queue *queue, struct plan *p, const struct sherd_matmul *a)

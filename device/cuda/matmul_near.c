@@ -13,7 +13,7 @@
 #define PROMISING 0.98 /* of the cost of the best answer's tile: what costs more is not looked at */
 #define LOOKED_AT 8    /* tiles: the library may not take each */
 
-static uint32_t setting(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t name)
+uint32_t plan_setting(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t name)
 {
     uint32_t value = 0;
     size_t written;
@@ -40,12 +40,15 @@ static int all_aligned(const cublasLtMatmulAlgo_t *algo, const struct plan_key *
            aligned(algo, CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_D_BYTES, key->align_d);
 }
 
-int plan_takes(cublasLtHandle_t handle, struct plan *p, const cublasLtMatmulAlgo_t *algo, size_t room)
+int plan_takes(
+    cublasLtHandle_t handle, struct plan *p, const cublasLtMatmulAlgo_t *algo, size_t room, size_t *used)
 {
     cublasLtMatmulHeuristicResult_t result = { 0 };
-    return cublasLtMatmulAlgoCheck(handle, &p->desc, &p->b, &p->a, &p->c, &p->c, algo, &result) ==
-               CUBLAS_STATUS_SUCCESS &&
-           result.workspaceSize <= room;
+    int taken = cublasLtMatmulAlgoCheck(handle, &p->desc, &p->b, &p->a, &p->c, &p->c, algo, &result) ==
+                CUBLAS_STATUS_SUCCESS;
+    if (used)
+        *used = taken ? result.workspaceSize : 0;
+    return taken && result.workspaceSize <= room;
 }
 
 int plan_with_tile(cublasLtMatmulAlgo_t *algo, uint32_t tile, uint16_t cluster, uint32_t custom)
@@ -78,7 +81,7 @@ static int settle(
     const int32_t customs = plan_customs(algo);
     for (int32_t i = 0; i <= customs; i++)
         if (plan_with_tile(algo, tile->id, pair, (uint32_t)(wide ? i : customs - i)) &&
-            plan_takes(handle, p, algo, room) && all_aligned(algo, &p->key))
+            plan_takes(handle, p, algo, room, NULL) && all_aligned(algo, &p->key))
             return 1;
     return 0;
 }
@@ -89,7 +92,7 @@ static int64_t least_cost(
 {
     int64_t least = 0;
     for (int i = 0; i < n; i++) {
-        const struct tile *tile = tile_find(setting(&answers[i].algo, CUBLASLT_ALGO_CONFIG_TILE_ID));
+        const struct tile *tile = tile_find(plan_setting(&answers[i].algo, CUBLASLT_ALGO_CONFIG_TILE_ID));
         int64_t cost = tile ? tile_cost(tile, key->n, key->m, multiprocessors) : 0;
         if (cost > 0 && (least == 0 || cost < least))
             least = cost;
@@ -102,7 +105,7 @@ int plan_neighbours(cublasLtHandle_t handle, struct plan *p, const cublasLtMatmu
 {
     const struct tile *tiles[LOOKED_AT];
     int found = 0;
-    if (setting(&answers[0].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1)
+    if (plan_setting(&answers[0].algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1)
         return 0; /* its waves are others */
     int64_t limit = (int64_t)(PROMISING * (double)least_cost(&p->key, answers, n, multiprocessors));
     int looked_at = tiles_within(limit, p->key.n, p->key.m, multiprocessors, tiles, LOOKED_AT);

@@ -52,11 +52,14 @@ int plan_run(cublasLtHandle_t handle, struct plan *plan, const cublasLtMatmulAlg
 int plan_neighbours(cublasLtHandle_t handle, struct plan *plan,
     const cublasLtMatmulHeuristicResult_t *answers, int n, size_t room, int multiprocessors,
     cublasLtMatmulAlgo_t *out, int most);
-/* Sets an algorithm; 0 where it cannot be set so. Its highest custom option. Does the library take it for
- * this product, with so much work space? */
+/* Sets an algorithm; 0 where it cannot be set so. What it is set to, of settings of 32 bits. Its highest
+ * custom option. Does the library take it for this product, with so much work space? *used, unless NULL, is
+ * what it wants of that, 0 where it is not taken at all. */
 int plan_with_tile(cublasLtMatmulAlgo_t *algo, uint32_t tile, uint16_t cluster, uint32_t custom);
+uint32_t plan_setting(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoConfigAttributes_t name);
 int32_t plan_customs(const cublasLtMatmulAlgo_t *algo);
-int plan_takes(cublasLtHandle_t handle, struct plan *plan, const cublasLtMatmulAlgo_t *algo, size_t room);
+int plan_takes(
+    cublasLtHandle_t handle, struct plan *plan, const cublasLtMatmulAlgo_t *algo, size_t room, size_t *used);
 
 /* OK, or EDEVICE with the library's name and text of the error. */
 int plan_check_at(cublasStatus_t status, const char *what, const char *file, int line);
