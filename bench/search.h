@@ -104,8 +104,8 @@ int meter_rank(struct meter *m, struct contest *c, const struct runner *r);
 int search_product(struct meter *m, struct contest *c, double seconds);
 int search_attention(struct meter *m, struct contest *c, double seconds);
 
-/* Writes what lies in `folder`, a cache of sherd's choices, with the best hot ones instead, to folder/better.
- */
+/* search_improve.c: writes what lies in `folder`, a cache of sherd's choices, with the best hot ones instead,
+ * to folder/better. */
 int search_improve(const struct contest *all, int n, const char *folder);
 
 #define CU_CHECK(call)                                                                                       \
