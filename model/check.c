@@ -185,9 +185,7 @@ static int open_trial(
     t->plan.in = *in;
     t->plan.type = SHERD_F32;
     t->plan.device = t->dev->ops->kind;
-    unsigned before = status_count();
-    SHERD_TRY(
-        model_layer_returned(layer, "sizes", layer->ops->sizes(layer->arg, &t->plan, &t->sizes), before));
+    SHERD_TRY(model_layer_sizes(layer, &t->plan, &t->sizes));
     SHERD_TRY(check_sizes(t));
     SHERD_TRY(sherd_queue_create(&t->queue, t->dev, SHERD_QUEUE_COMPUTE));
     t->run = (struct sherd_run){ .queue = t->queue,
@@ -235,12 +233,6 @@ static void close_trial(struct trial *t)
 
 /* ---- running ---- */
 
-static int forward(struct trial *t)
-{
-    unsigned before = status_count();
-    return model_layer_returned(t->layer, "forward", t->layer->ops->forward(&t->run), before);
-}
-
 static int run_forward(struct trial *t, enum sherd_mode mode)
 {
     t->run.mode = mode;
@@ -249,7 +241,7 @@ static int run_forward(struct trial *t, enum sherd_mode mode)
     SHERD_TRY(fill(t, t->run.loss_sum, sizeof(double), 0));
     if (t->run.y)
         SHERD_TRY(fill(t, t->run.y, (size_t)t->y_elems * sizeof(float) + GUARD_BYTES, UNSET));
-    return forward(t);
+    return model_layer_forward(t->layer, &t->run);
 }
 
 static int run_backward(struct trial *t)
@@ -257,12 +249,11 @@ static int run_backward(struct trial *t)
     if (t->plan.recompute == SHERD_RECOMPUTE_BLOCK && !t->is_last) {
         SHERD_TRY(fill(t, t->run.saved, t->sizes.saved_bytes + GUARD_BYTES, UNSET));
         t->run.again = 1;
-        SHERD_TRY(forward(t));
+        SHERD_TRY(model_layer_forward(t->layer, &t->run));
         t->run.again = 0;
     }
     SHERD_TRY(fill(t, t->run.scratch, t->sizes.scratch_bytes + GUARD_BYTES, UNSET));
-    unsigned before = status_count();
-    return model_layer_returned(t->layer, "backward", t->layer->ops->backward(&t->run), before);
+    return model_layer_backward(t->layer, &t->run);
 }
 
 /* The objective after a run, and its size: what its terms amount to without their signs. */

@@ -333,7 +333,9 @@ int model_freeze(struct sherd_model *model, const char *pattern)
     return SHERD_OK;
 }
 
-int model_layer_returned(const struct sherd_layer *layer, const char *function, int status, unsigned before)
+/* What a function of a layer has returned. `before` is the status_count() of before the call, so that no old
+ * text is taken for a reason. */
+static int returned(const struct sherd_layer *layer, const char *function, int status, unsigned before)
 {
     if (status == SHERD_OK)
         return status;
@@ -345,4 +347,23 @@ int model_layer_returned(const struct sherd_layer *layer, const char *function, 
         return SHERD_FAIL(status, "%s of layer %s: %s, and no reason was given by sherd_fail()", function,
             layer->name, sherd_status_text(status));
     return status_context(status, "%s of layer %s", function, layer->name);
+}
+
+int model_layer_sizes(
+    const struct sherd_layer *layer, const struct sherd_layer_plan *plan, struct sherd_layer_sizes *out)
+{
+    unsigned before = status_count();
+    return returned(layer, "sizes", layer->ops->sizes(layer->arg, plan, out), before);
+}
+
+int model_layer_forward(const struct sherd_layer *layer, struct sherd_run *run)
+{
+    unsigned before = status_count();
+    return returned(layer, "forward", layer->ops->forward(run), before);
+}
+
+int model_layer_backward(const struct sherd_layer *layer, struct sherd_run *run)
+{
+    unsigned before = status_count();
+    return returned(layer, "backward", layer->ops->backward(run), before);
 }

@@ -23,10 +23,12 @@ struct sherd_model {
 /* Checks a spec that comes from anywhere: EINVAL names the unit, parameter or layer. */
 int model_check_spec(const struct sherd_model_spec *spec);
 
-/* What a function of a layer, which may be a user's, has returned: the status with the layer's name before
- * the text; EINVAL for a number that is no status. `before` is the status_count() of before the call, so that
- * no old text is taken for a reason. */
-int model_layer_returned(const struct sherd_layer *layer, const char *function, int status, unsigned before);
+/* Calls of a layer's functions, which may be a user's: a failure has the layer's name before its text, or a
+ * text that no reason was given; EINVAL for a number that is no status. */
+int model_layer_sizes(
+    const struct sherd_layer *layer, const struct sherd_layer_plan *plan, struct sherd_layer_sizes *out);
+int model_layer_forward(const struct sherd_layer *layer, struct sherd_run *run);
+int model_layer_backward(const struct sherd_layer *layer, struct sherd_run *run);
 
 /* Elements of one parameter, and of all. */
 int64_t model_param_elems(const struct sherd_param *param);

@@ -75,7 +75,5 @@ int dry_layer(struct dry *d, int l, enum dry_work work)
         .loss_sum = PLACE(8),
         .count = PLACE(9) };
     int forward = work == DRY_FORWARD || work == DRY_AGAIN;
-    unsigned before = status_count();
-    int st = forward ? layer->ops->forward(&run) : layer->ops->backward(&run);
-    return model_layer_returned(layer, forward ? "forward" : "backward", st, before);
+    return forward ? model_layer_forward(layer, &run) : model_layer_backward(layer, &run);
 }

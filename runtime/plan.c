@@ -28,8 +28,7 @@ static int size_layer(struct plan *p, int l, int64_t width)
     struct plan_layer *pl = &p->layers[l];
     pl->in_width = width;
     struct sherd_layer_plan ask = { { p->batch, p->seq, width }, p->type, p->recompute, p->device };
-    unsigned before = status_count();
-    SHERD_TRY(model_layer_returned(layer, "sizes", layer->ops->sizes(layer->arg, &ask, &pl->sizes), before));
+    SHERD_TRY(model_layer_sizes(layer, &ask, &pl->sizes));
     if ((l == p->spec->n_layers - 1) != (pl->sizes.out_width == 0))
         return SHERD_FAIL(SHERD_EINVAL,
             "layer %s: out_width is %lld; it must be positive for every layer but the last, and 0 for "

@@ -125,9 +125,7 @@ static int run_layer(struct sherd_engine *e, enum program_list list, const struc
     run.again = in->op == PROGRAM_AGAIN;
     if (e->finder)
         SHERD_TRY(finite_before(e, e->finder, in, &run, index));
-    unsigned before = status_count();
-    int st = backward ? layer->ops->backward(&run) : layer->ops->forward(&run);
-    SHERD_TRY(model_layer_returned(layer, backward ? "backward" : "forward", st, before));
+    SHERD_TRY(backward ? model_layer_backward(layer, &run) : model_layer_forward(layer, &run));
     if (fresh && layer->ops->overwrites)
         SHERD_TRY(settle_unit(e, unit));
     return e->finder ? finite_after(e, e->finder, in, &run, index) : SHERD_OK;
