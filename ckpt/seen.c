@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
-#include "ckpt/ckpt.h"
+#include "ckpt/open.h"
 #include "ckpt/save.h"
 
 #define LOOKS 40 /* for a folder that another rank made */
@@ -45,7 +45,7 @@ static int make_folder(char name[CKPT_NAME_BYTES], const char *dir, char **path)
     char token[SAVE_TOKEN_BYTES];
     SHERD_TRY(save_token(token));
     snprintf(name, CKPT_NAME_BYTES, CKPT_TEMP_PREFIX "look-%s", token);
-    *path = mem_printf("%s/%s", dir, name);
+    *path = ckpt_join(dir, name);
     return *path ? file_mkdirs(*path) : SHERD_ENOMEM;
 }
 
@@ -59,7 +59,7 @@ int ckpt_check_shared(struct sherd_comm *comm, const char *dir)
     SHERD_TRY_OUT(st);
     SHERD_TRY_OUT(comm_host_broadcast(comm, name, sizeof(name), 0));
     if (rank > 0)
-        path = mem_printf("%s/%s", dir, name);
+        path = ckpt_join(dir, name);
     st = comm_agree(comm, path ? save_see(path) : SHERD_ENOMEM);
 out:
     if (rank == 0 && path && file_is_dir(path)) {

@@ -76,9 +76,11 @@ void ckpt_theirs(char out[CKPT_THEIRS_BYTES], const char *dir)
         return;
     for (size_t s = 0; s < ARRAY_LEN(signs) && !out[0]; s++)
         for (int i = 0; i < n && !out[0]; i++) {
-            if (is_sign(names[i], s) && signs[s].text)
+            if (!is_sign(names[i], s))
+                continue;
+            if (signs[s].text)
                 snprintf(out, CKPT_THEIRS_BYTES, "; %s", signs[s].text);
-            else if (is_sign(names[i], s))
+            else
                 newest(out, dir, names, n);
         }
     file_list_free(names, n);
