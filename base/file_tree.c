@@ -18,6 +18,7 @@
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "base/text.h"
 
 #define TEMP_TAIL ".tmp." /* and the process, behind the name of a file that is not whole yet */
 
@@ -251,10 +252,9 @@ out:
 
 static int is_temp_of(const char *file, const char *name)
 {
-    size_t len = strlen(name), mark = strlen(TEMP_TAIL);
-    if (strncmp(file, name, len) != 0 || strncmp(file + len, TEMP_TAIL, mark) != 0)
+    if (!text_starts(file, name) || !text_starts(file + strlen(name), TEMP_TAIL))
         return 0;
-    const char *pid = file + len + mark;
+    const char *pid = file + strlen(name) + strlen(TEMP_TAIL);
     return *pid && !pid[strspn(pid, "0123456789")];
 }
 
