@@ -64,7 +64,7 @@ static int check_text(struct tokens *t, const struct token_file *file, int in_fo
     *pass = in_folder && stranger;
     if (*pass)
         t->skipped[SKIP_BINARY]++;
-    if (stranger && !in_folder && t->format == SHERD_DATA_AUTO)
+    else if (stranger && t->format == SHERD_DATA_AUTO)
         return SHERD_FAIL(SHERD_ECONFIG,
             "%s: %s is %s: neither text nor tokens that are known; write its texts as lines of JSON for `sherd "
             "tokenize --field NAME`, or set data.format: bytes to train on its bytes as they are",
@@ -514,6 +514,12 @@ static int64_t token_at(const struct token_file *file, const uint8_t *p)
     return (int64_t)id;
 }
 
+/* Where token `at` of a file stands. */
+static const uint8_t *token_place(const struct token_file *file, int64_t at)
+{
+    return file->map.data + file->offset + (uint64_t)at * (uint64_t)file->width;
+}
+
 /* The value as it stands in the file, for a message. */
 static long long raw_token(const struct token_file *file, const uint8_t *p)
 {
@@ -528,7 +534,7 @@ static long long raw_token(const struct token_file *file, const uint8_t *p)
 /* n tokens of one file from its token `at` on. */
 static int read_file(const struct token_file *file, int64_t vocab, int64_t at, int64_t n, int32_t *out)
 {
-    const uint8_t *p = file->map.data + file->offset + (uint64_t)at * (uint64_t)file->width;
+    const uint8_t *p = token_place(file, at);
     int64_t limit = vocab > 0 ? vocab : (int64_t)INT32_MAX + 1;
     for (int64_t i = 0; i < n; i++, p += file->width) {
         int64_t id = token_at(file, p);
@@ -551,8 +557,7 @@ struct tokens_mark tokens_mark(const struct tokens *tokens)
         int64_t at = tokens->count / MARK_PLACES * k, n = MIN(tokens->count - at, MARK_TOKENS);
         for (int64_t i = 0; i < n; i++) {
             const struct token_file *file = &tokens->files[find_file(tokens, at + i)];
-            uint64_t byte = file->offset + (uint64_t)(at + i - file->first) * (uint64_t)file->width;
-            some[i] = token_at(file, file->map.data + byte);
+            some[i] = token_at(file, token_place(file, at + i - file->first));
         }
         sum = sum_hash64(some, (size_t)n * sizeof(*some), sum);
     }
