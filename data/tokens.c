@@ -406,13 +406,12 @@ int tokens_texts(char ***out, int *n, const char *folder)
     const char *skipped = line.data ? line.data : "";
     if (st == SHERD_OK && t->n_files == 0)
         st = SHERD_FAIL(SHERD_ENOTFOUND, "%s: no text in it%s", folder, skipped);
-    if (st == SHERD_OK)
-        log_info(
-            "tokenize: %s: %d file%s of text%s", folder, t->n_files, t->n_files == 1 ? "" : "s", skipped);
-    if (st == SHERD_OK)
-        st = take_paths(t, out);
-    if (st == SHERD_OK)
-        *n = t->n_files;
+    if (st != SHERD_OK)
+        goto out;
+    log_info("tokenize: %s: %d file%s of text%s", folder, t->n_files, t->n_files == 1 ? "" : "s", skipped);
+    SHERD_TRY_OUT(take_paths(t, out));
+    *n = t->n_files;
+out:
     text_finish(&line);
     tokens_close(t);
     return st;
