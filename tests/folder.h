@@ -7,6 +7,7 @@
 #ifndef SHERD_TESTS_FOLDER_H
 #define SHERD_TESTS_FOLDER_H
 
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +32,21 @@ static inline int folder_make(char out[FOLDER_BYTES], const char *name)
 {
     int n = snprintf(out, FOLDER_BYTES, "%s/sherd-test-%s-XXXXXX", folder_place(), name);
     return n < FOLDER_BYTES && mkdtemp(out) ? 0 : -1;
+}
+
+/* A path in a folder, in one of a few rotating buffers; of one thread at a time. */
+__attribute__((format(printf, 2, 3))) static inline const char *folder_path(
+    const char *folder, const char *format, ...)
+{
+    static char buf[8][512];
+    static int next;
+    va_list args;
+    next = (next + 1) % 8;
+    int n = snprintf(buf[next], sizeof(buf[next]), "%s/", folder);
+    va_start(args, format);
+    vsnprintf(buf[next] + n, sizeof(buf[next]) - (size_t)n, format, args);
+    va_end(args);
+    return buf[next];
 }
 
 #endif

@@ -7,7 +7,6 @@
 
 #include <math.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +18,6 @@
 #include "base/status.h"
 #include "base/sum.h"
 #include "ckpt/open.h"
-#include "tests/folder.h"
 #include "tests/t.h"
 
 #define RUBBISH 0xa5
@@ -421,31 +419,18 @@ int fake_reload(
     return run_ranks(world, &c);
 }
 
-static char root[FOLDER_BYTES];
-
-const char *fake_at(const char *format, ...)
-{
-    static char buf[8][256];
-    static int next;
-    va_list args;
-    next = (next + 1) % 8;
-    int n = snprintf(buf[next], sizeof(buf[next]), "%s/", root);
-    va_start(args, format);
-    vsnprintf(buf[next] + n, sizeof(buf[next]) - (size_t)n, format, args);
-    va_end(args);
-    return buf[next];
-}
+char fake_root[FOLDER_BYTES];
 
 int fake_enter(void **state)
 {
     (void)state;
-    return folder_make(root, "ckpt");
+    return folder_make(fake_root, "ckpt");
 }
 
 int fake_leave(void **state)
 {
     (void)state;
-    return file_remove_tree(root);
+    return file_remove_tree(fake_root);
 }
 
 int fake_fresh(void **state)
@@ -453,7 +438,7 @@ int fake_fresh(void **state)
     (void)state;
     char **names;
     int n;
-    if (file_list(&names, &n, root) != SHERD_OK)
+    if (file_list(&names, &n, fake_root) != SHERD_OK)
         return -1;
     for (int i = 0; i < n; i++)
         (void)file_remove_tree(fake_at("%s", names[i]));

@@ -8,6 +8,7 @@
 #define SHERD_TESTS_RANKS_FAKE_H
 
 #include "ckpt/ckpt.h"
+#include "tests/folder.h"
 
 #define FAKE_MAX_WORLD 8
 
@@ -73,11 +74,12 @@ int fake_load(struct fake_results *out, int world, const struct fake_options *op
 int fake_reload(struct fake_results *out, int world, const struct fake_options *options, const char *path,
     const char *to);
 
-/* A folder of the test's own, as a cmocka group and test setup: made, removed, emptied. fake_at makes a path
- * in it, in one of a few rotating buffers. */
+/* A folder of the test's own, as a cmocka group and test setup: made, removed, emptied. */
+extern char fake_root[FOLDER_BYTES];
 int fake_enter(void **state);
 int fake_leave(void **state);
 int fake_fresh(void **state);
-const char *fake_at(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* A path in it. */
+#define fake_at(...) folder_path(fake_root, __VA_ARGS__)
 
 #endif

@@ -59,19 +59,6 @@ void train(struct train *t)
     t_ranks(WORLD, T_THREADS | T_ASYNC, train_rank, t);
 }
 
-const char *at(const char *format, ...)
-{
-    static char buf[4][512];
-    static int next;
-    va_list args;
-    next = (next + 1) % 4;
-    int n = snprintf(buf[next], sizeof(buf[next]), "%s/", root);
-    va_start(args, format);
-    vsnprintf(buf[next] + n, sizeof(buf[next]) - (size_t)n, format, args);
-    va_end(args);
-    return buf[next];
-}
-
 int has_step(const char *dir, int step)
 {
     return file_exists(at("%s/step-%08d/manifest.json", dir, step));

@@ -32,8 +32,9 @@ void train(struct train *t);
 /* One rank of it, with a communicator of its own. */
 void train_rank(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *train);
 
-/* A path in the folder, in one of a few rotating buffers. */
-const char *at(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* A path in the folder. */
+#define at(...) folder_path(root, __VA_ARGS__)
+
 int has_step(const char *dir, int step);
 /* The weights and states of a step are the same bytes in both runs. */
 void same_step(const char *a, const char *b, int step);

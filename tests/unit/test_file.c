@@ -21,14 +21,10 @@
 
 static char root[FOLDER_BYTES];
 
-/* A path in the test's folder; one of a few rotating buffers. */
+/* A path in the test's folder. */
 static const char *at(const char *name)
 {
-    static char buf[4][256];
-    static int next;
-    next = (next + 1) % 4;
-    snprintf(buf[next], sizeof(buf[next]), "%s/%s", root, name);
-    return buf[next];
+    return folder_path(root, "%s", name);
 }
 
 static void put(const char *name, const char *text)
