@@ -6,6 +6,7 @@
  */
 #include "tests/t.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 
 #define TEXT_BYTES 1000
@@ -87,6 +89,17 @@ void *t_shared(size_t bytes)
 void t_shared_free(void *p, size_t bytes)
 {
     munmap(p, bytes);
+}
+
+void t_flip(const char *path, uint64_t offset)
+{
+    uint8_t byte;
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    T_TRUE(fd >= 0);
+    T_OK(file_pread(fd, &byte, 1, offset, path));
+    byte ^= 0x40;
+    T_OK(file_pwrite(fd, &byte, 1, offset, path));
+    T_OK(file_close(fd, path));
 }
 
 uint64_t t_bits(uint64_t seed, uint64_t n)

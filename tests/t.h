@@ -52,6 +52,9 @@ int t_free_port(void);
 void *t_shared(size_t bytes);
 void t_shared_free(void *p, size_t bytes);
 
+/* Turns one bit of a file, in the byte at this offset. */
+void t_flip(const char *path, uint64_t offset);
+
 /* The n-th of a sequence of numbers with no pattern, the same for ever: 64 bits, and a float in [-1, 1). */
 uint64_t t_bits(uint64_t seed, uint64_t n);
 float t_float(uint64_t seed, uint64_t n);

@@ -4,7 +4,7 @@
  * Checkpoints that are damaged, half written, of another model or put aside: who is refused, with which
  * words, and which one is found and kept.
  */
-#include "tests/check.h"
+#include "tests/t.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -46,17 +46,6 @@ static void load_fails(const struct fake_options *options, int status, const cha
     ASSERT_CONTAINS(sherd_error(), STEP);
     assert_int_not_equal(results.status[0], SHERD_OK);
     assert_int_not_equal(results.status[1], SHERD_OK);
-}
-
-static void flip(const char *path, uint64_t offset)
-{
-    int fd = open(path, O_RDWR);
-    uint8_t byte;
-    assert_true(fd >= 0);
-    ASSERT_OK(file_pread(fd, &byte, 1, offset, path));
-    byte ^= 0x40;
-    ASSERT_OK(file_pwrite(fd, &byte, 1, offset, path));
-    ASSERT_OK(file_close(fd, path));
 }
 
 static void edit_manifest(const char *from, const char *to)
@@ -140,12 +129,12 @@ static void a_wrong_header_is_refused(void **state)
     (void)state;
     const char *path = fake_at(STEP "/states-00000-of-00002.safetensors");
     save_plain(2);
-    flip(path, 9);
+    t_flip(path, 9);
     load_fails(&plain, SHERD_ECORRUPT, "states-00000-of-00002.safetensors");
-    flip(path, 9);
-    flip(path, 7);
+    t_flip(path, 9);
+    t_flip(path, 7);
     load_fails(&plain, SHERD_ECORRUPT, "above the limit");
-    flip(path, 7);
+    t_flip(path, 7);
     ASSERT_OK(fake_load(&results, 2, &plain, fake_at(STEP), NULL));
     edit_manifest("[1,", "[0,");
     load_fails(&plain, SHERD_ECORRUPT, "tensor '");
@@ -172,12 +161,12 @@ static void verify_finds_one_bit(void **state)
     ASSERT_OK(file_size(&bytes, path));
     ASSERT_OK(sherd_ckpt_open(&ckpt, fake_at(STEP)));
     ASSERT_OK(sherd_ckpt_verify(ckpt));
-    flip(path, bytes - 1);
+    t_flip(path, bytes - 1);
     ASSERT_FAILS(sherd_ckpt_verify(ckpt), SHERD_ECORRUPT, path);
-    flip(path, bytes - 1);
-    flip(path, 20);
+    t_flip(path, bytes - 1);
+    t_flip(path, 20);
     ASSERT_FAILS(sherd_ckpt_verify(ckpt), SHERD_ECORRUPT, path);
-    flip(path, 20);
+    t_flip(path, 20);
     ASSERT_OK(sherd_ckpt_verify(ckpt));
     sherd_ckpt_close(ckpt);
 }
