@@ -48,6 +48,13 @@ struct job job_default(void)
         .weight_decay = 0.1 };
 }
 
+struct job job_like(const struct job *other)
+{
+    struct job job = *other;
+    job.weights = job.grads = NULL;
+    return job;
+}
+
 struct sherd_model_config job_llama(void)
 {
     return (struct sherd_model_config){ .family = "llama",

@@ -55,6 +55,8 @@ struct job {
 
 /* The tiny GPT-2 of most tests: vocabulary 101, width 24, 2 layers, 3 heads, tied. */
 struct job job_default(void);
+/* Another's settings; the weights and gradients that came of it stay its own. */
+struct job job_like(const struct job *other);
 /* Its place taken by a llama: 3 layers, 2 heads of keys and values, untied. */
 struct sherd_model_config job_llama(void);
 /* Runs it; statuses are in job->status. Fails the test only if ranks hang. */

@@ -57,8 +57,7 @@ static void recomputing_changes_nothing(void **state)
         job_pass(&none);
         uint64_t saved = none.memory.saved;
         for (int k = SHERD_RECOMPUTE_CHEAP; k <= SHERD_RECOMPUTE_BLOCK; k++) {
-            struct job j = none;
-            j.weights = j.grads = NULL;
+            struct job j = job_like(&none);
             j.recompute = (enum sherd_recompute)k;
             job_pass(&j);
             job_same_bits(&j, &none);
@@ -84,8 +83,7 @@ static void split_masters_change_nothing(void **state)
         whole.accum = 1 + trial % 2;
         whole.optim = trial % 3 ? "adamw" : "sgd";
         job_pass(&whole);
-        struct job split = whole;
-        split.weights = split.grads = NULL;
+        struct job split = job_like(&whole);
         split.master = SHERD_MASTER_SPLIT;
         job_pass(&split);
         job_same_bits(&split, &whole);
@@ -128,8 +126,7 @@ static void small_rates_move_bf16_weights(void **state)
         int64_t n = moved(&f32, &start, &want);
         assert_true(n > f32.n_weights * 9 / 10);
         for (int split = 0; split <= 1; split++) {
-            struct job j = f32;
-            j.weights = j.grads = NULL;
+            struct job j = job_like(&f32);
             j.param = SHERD_BF16;
             j.reduce = SHERD_BF16;
             j.master = split ? SHERD_MASTER_SPLIT : SHERD_MASTER_WHOLE;
@@ -162,19 +159,16 @@ static void bf16_states_agree(void **state)
         start.steps = 0;
         job_pass(&start);
         job_pass(&f32);
-        struct job j = f32;
-        j.weights = j.grads = NULL;
+        struct job j = job_like(&f32);
         j.state = SHERD_BF16;
         job_stages_agree(j, 0);
         job_pass(&j);
         assert_int_equal(2 * j.memory.state, f32.memory.state);
-        double apart = 0, way = 0;
-        for (int64_t i = 0; i < j.n_weights; i++) {
-            apart += pow((double)j.weights[i] - f32.weights[i], 2);
-            way += pow((double)f32.weights[i] - start.weights[i], 2);
-        }
-        if (!(apart > 0 && sqrt(apart / way) < 0.05))
-            fail_msg("trial %d: %.3g of the way apart", trial, sqrt(apart / way));
+        double apart, way;
+        moved(&j, &f32, &apart);
+        moved(&f32, &start, &way);
+        if (!(apart > 0 && apart / way < 0.05))
+            fail_msg("trial %d: %.3g of the way apart", trial, apart / way);
         job_free(&j);
         job_free(&f32);
         job_free(&start);
@@ -198,8 +192,7 @@ static void bf16_states_do_not_depend_on_the_world(void **state)
         job_pass(&one);
         moved(&one, &f32, &rounded);
         for (int world = 2; world <= 4; world++) {
-            struct job j = one;
-            j.weights = j.grads = NULL;
+            struct job j = job_like(&one);
             j.world = world;
             j.stage = stage;
             j.micro = 24 / world;
@@ -228,8 +221,7 @@ static void recomputing_below_frozen_layers(void **state)
         none.world = 2;
         none.poison = 1;
         job_pass(&none);
-        struct job block = none;
-        block.weights = block.grads = NULL;
+        struct job block = job_like(&none);
         block.recompute = SHERD_RECOMPUTE_BLOCK;
         job_pass(&block);
         job_same_bits(&block, &none);
@@ -251,8 +243,7 @@ static void overlap_prefetch_poison_and_delay_change_nothing(void **state)
         job_pass(&plain);
         for (int prefetch = 0; prefetch <= 3; prefetch++)
             for (int delay = 0; delay <= 300; delay += 300) {
-                struct job j = plain;
-                j.weights = j.grads = NULL;
+                struct job j = job_like(&plain);
                 j.overlap = 1;
                 j.poison = 1;
                 j.prefetch = prefetch;
@@ -284,8 +275,7 @@ static void a_step_kept_as_one_piece_changes_nothing(void **state)
                 plain.state = world == 3 ? SHERD_BF16 : SHERD_F32;
                 job_pass(&plain);
                 for (int overlap = 0; overlap <= 1; overlap++) {
-                    struct job j = plain;
-                    j.weights = j.grads = NULL;
+                    struct job j = job_like(&plain);
                     j.graph = 1;
                     j.overlap = overlap;
                     j.poison = overlap;

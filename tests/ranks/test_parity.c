@@ -85,8 +85,7 @@ static void stages_agree_where_blocks_share_weights(void **state)
     assert_true(one.n_weights < apart.n_weights);
     job_free(&apart);
     for (int stage = 0; stage <= 3; stage++) {
-        struct job j = one;
-        j.weights = j.grads = NULL;
+        struct job j = job_like(&one);
         j.world = 3;
         j.micro = 2;
         j.stage = stage;
@@ -107,8 +106,7 @@ static void worlds_agree_closely(void **state)
         one.stage = stage;
         job_pass(&one);
         for (int w = 1; w < N_WORLDS; w++) {
-            struct job j = one;
-            j.weights = j.grads = NULL;
+            struct job j = job_like(&one);
             j.world = worlds[w];
             j.micro = (24 + j.world - 1) / j.world;
             j.rows =
@@ -189,8 +187,7 @@ static void clipping_is_global(void **state)
     assert_true(one.stats[0].grad_norm > 0.1);
     for (int w = 1; w < N_WORLDS; w++)
         for (int stage = 0; stage <= 3; stage++) {
-            struct job j = one;
-            j.weights = j.grads = NULL;
+            struct job j = job_like(&one);
             j.world = worlds[w];
             j.stage = stage;
             j.micro = (24 + j.world - 1) / j.world;

@@ -132,8 +132,7 @@ static void files_do_not_depend_on_how_state_is_kept(void **state)
         const char *a = path("whole-masters%d/step-00000004", stage);
         const char *b = path("split-masters%d/step-00000004", stage);
         same_state_files(a, b);
-        on = split;
-        on.weights = on.grads = NULL;
+        on = job_like(&split);
         on.load = a;
         on.save = path("split-on%d", stage);
         whole.load = b;
@@ -165,8 +164,7 @@ static void any_world_and_stage_loads_any_other(void **state)
         from.save = path("from%d", from.world);
         job_pass(&from);
         merge(from.save, path("from%d.merged", from.world));
-        struct job on = from;
-        on.weights = on.grads = NULL;
+        struct job on = job_like(&from);
         on.load = path("from%d/step-00000003", from.world);
         on.save = NULL;
         on.steps = 2;

@@ -128,8 +128,7 @@ static void kept_steps_are_the_same(void **state)
         plain.optim = trial % 2 ? "sgd" : "adamw";
         job_pass(&plain);
         assert_true(plain.stats[2].skipped); /* the first that is kept is one of these */
-        struct job kept = plain;
-        kept.weights = kept.grads = NULL;
+        struct job kept = job_like(&plain);
         kept.graph = 1;
         job_pass(&kept);
         assert_true(kept.launches > 0);
@@ -200,8 +199,7 @@ static void the_scale_does_not_show(void **state)
     f32.clip = 0.5;
     job_pass(&f32);
     for (int i = 0; i < 3; i++) {
-        scaled[i] = f32;
-        scaled[i].weights = scaled[i].grads = NULL;
+        scaled[i] = job_like(&f32);
         scaled[i].param = SHERD_F16;
         scaled[i].scale.fixed = scales[i];
         job_pass(&scaled[i]);
