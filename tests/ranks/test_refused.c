@@ -29,30 +29,26 @@ static struct sherd_batch take(struct rows *rows, int step)
     return (struct sherd_batch){ rows->tokens, rows->targets, MICRO };
 }
 
-struct made {
-    struct sherd_model *model;
-    struct sherd_engine *engine;
-};
-
-static struct made make(struct sherd_comm *comm, struct sherd_device *dev, int graph)
+static struct sherd_model *make_model(void)
 {
     struct job job = job_default();
+    struct sherd_model *model;
+    T_OK(sherd_model_build(&model, &job.model));
+    return model;
+}
+
+static struct sherd_engine *make_engine(
+    const struct sherd_model *model, struct sherd_comm *comm, struct sherd_device *dev, int graph)
+{
     struct sherd_config config;
-    struct made m;
+    struct sherd_engine *engine;
     T_OK(sherd_config_default(&config));
     config.batch.micro = MICRO;
     config.batch.seq = SEQ;
     config.run.graph = graph;
-    T_OK(sherd_model_build(&m.model, &job.model));
-    T_OK(sherd_engine_create(&m.engine, &(struct sherd_engine_desc){ &config, m.model, dev, comm }));
+    T_OK(sherd_engine_create(&engine, &(struct sherd_engine_desc){ &config, model, dev, comm }));
     sherd_config_free(&config);
-    return m;
-}
-
-static void unmake(struct made *m)
-{
-    sherd_engine_destroy(m->engine);
-    sherd_model_destroy(m->model);
+    return engine;
 }
 
 /* Whatever takes batches refuses these. */
@@ -84,19 +80,21 @@ static void alone(int rank, struct sherd_comm *comm, struct sherd_device *dev, v
 {
     (void)rank;
     struct outcome *o = ctx;
-    struct made m = make(o->given ? comm : NULL, dev, o->graph);
+    struct sherd_model *model = make_model();
+    struct sherd_engine *e = make_engine(model, o->given ? comm : NULL, dev, o->graph);
     for (int i = 0; i < STEPS; i++) {
         struct rows rows;
         struct sherd_batch batch = take(&rows, i);
         struct sherd_step_stats stats;
         if (o->refuse)
-            refuse_all(m.engine);
-        T_EQ(sherd_engine_steps(m.engine), i);
-        T_OK(sherd_engine_step(m.engine, &batch, 1, &stats));
+            refuse_all(e);
+        T_EQ(sherd_engine_steps(e), i);
+        T_OK(sherd_engine_step(e, &batch, 1, &stats));
         o->loss[i] = stats.loss;
     }
-    T_OK(sherd_engine_tensor(m.engine, "weight", "transformer.wte.weight", o->weight, ELEMS));
-    unmake(&m);
+    T_OK(sherd_engine_tensor(e, "weight", "transformer.wte.weight", o->weight, ELEMS));
+    sherd_engine_destroy(e);
+    sherd_model_destroy(model);
 }
 
 static void an_engine_alone_goes_on(void **state)
@@ -134,18 +132,19 @@ static void of_two(int rank, struct sherd_comm *comm, struct sherd_device *dev, 
 {
     const int *call = ctx;
     static const char reason[] = "position 3: token -1, target";
-    struct made m = make(comm, dev, 0);
+    struct sherd_model *model = make_model();
+    struct sherd_engine *e = make_engine(model, comm, dev, 0);
     struct rows rows;
     struct sherd_batch batch = take(&rows, 0);
-    T_OK(sherd_engine_step(m.engine, &batch, 1, NULL));
+    T_OK(sherd_engine_step(e, &batch, 1, NULL));
     if (rank == 1)
         rows.tokens[3] = -1;
-    T_FAILS(*call ? sherd_engine_eval(m.engine, &batch, 1, NULL, NULL)
-                  : sherd_engine_step(m.engine, &batch, 1, NULL),
+    T_FAILS(*call ? sherd_engine_eval(e, &batch, 1, NULL, NULL) : sherd_engine_step(e, &batch, 1, NULL),
         rank == 1 ? SHERD_EINVAL : SHERD_EPEER, reason);
     batch = take(&rows, 1);
-    tells_the_first(m.engine, &batch, reason);
-    unmake(&m);
+    tells_the_first(e, &batch, reason);
+    sherd_engine_destroy(e);
+    sherd_model_destroy(model);
 }
 
 static void other_ranks_are_told(void **state)
@@ -169,11 +168,9 @@ static void in_the_middle(int rank, struct sherd_comm *comm, struct sherd_device
     (void)rank;
     (void)comm;
     (void)ctx;
-    struct made m = make(NULL, dev, 0);
-    struct sherd_model_spec spec = *sherd_model_spec_of(m.model);
+    struct sherd_model *model = make_model(), *failing;
+    struct sherd_model_spec spec = *sherd_model_spec_of(model);
     struct sherd_layer layers[8];
-    struct sherd_model *failing;
-    struct sherd_config config;
     struct rows rows;
     struct sherd_batch batch = take(&rows, 0);
     T_TRUE(spec.n_layers <= 8);
@@ -185,18 +182,14 @@ static void in_the_middle(int rank, struct sherd_comm *comm, struct sherd_device
     layers[1].ops = &ops;
     spec.layers = layers;
     T_OK(sherd_model_create(&failing, &spec));
-    T_OK(sherd_config_default(&config));
-    config.batch.micro = MICRO;
-    config.batch.seq = SEQ;
-    sherd_engine_destroy(m.engine);
-    T_OK(sherd_engine_create(&m.engine, &(struct sherd_engine_desc){ &config, failing, dev, NULL }));
-    T_OK(sherd_engine_step(m.engine, &batch, 1, NULL));
-    T_FAILS(sherd_engine_step(m.engine, &batch, 1, NULL), SHERD_EDEVICE, "the second forward fails");
-    tells_the_first(m.engine, &batch, "the second forward fails");
-    T_EQ(sherd_engine_steps(m.engine), 1);
-    sherd_config_free(&config);
-    unmake(&m);
+    struct sherd_engine *e = make_engine(failing, NULL, dev, 0);
+    T_OK(sherd_engine_step(e, &batch, 1, NULL));
+    T_FAILS(sherd_engine_step(e, &batch, 1, NULL), SHERD_EDEVICE, "the second forward fails");
+    tells_the_first(e, &batch, "the second forward fails");
+    T_EQ(sherd_engine_steps(e), 1);
+    sherd_engine_destroy(e);
     sherd_model_destroy(failing);
+    sherd_model_destroy(model);
 }
 
 static void half_way_alone(void **state)
