@@ -460,35 +460,6 @@ static void more_micro_batches_than_planned_are_refused(void **state)
         t_ranks(2, T_THREADS, one_micro_batch_was_planned, &accum);
 }
 
-static void what_is_missing_is_told(void **state)
-{
-    (void)state;
-    struct sherd_config config;
-    struct sherd_model *model;
-    struct sherd_device *dev;
-    struct sherd_engine *engine = NULL;
-    struct sherd_batch nothing = { .batch = 1 };
-    ASSERT_OK(sherd_config_default(&config));
-    config.batch.micro = 1;
-    ASSERT_OK(sherd_config_model(&model, &config));
-    ASSERT_OK(sherd_device_open(&dev, &(struct sherd_device_desc){ .threads = 1 }));
-    for (int i = 0; i < 3; i++)
-        ASSERT_FAILS(sherd_engine_create(&engine, &(struct sherd_engine_desc){ i == 0 ? NULL : &config,
-                                                      i == 1 ? NULL : model, i == 2 ? NULL : dev, NULL }),
-            SHERD_EINVAL, "is NULL");
-    ASSERT_FAILS(sherd_engine_step(engine, &nothing, 1, NULL), SHERD_EINVAL, "the engine is NULL");
-    ASSERT_FAILS(sherd_train(&(struct sherd_train_desc){ .config = &config }), SHERD_EINVAL, "is NULL");
-    ASSERT_OK(sherd_engine_create(&engine, &(struct sherd_engine_desc){ &config, model, dev, NULL }));
-    ASSERT_FAILS(sherd_engine_save(engine, NULL, NULL), SHERD_EINVAL, "has no name");
-    ASSERT_FAILS(sherd_engine_load(engine, ""), SHERD_EINVAL, "has no name");
-    ASSERT_FAILS(sherd_engine_step(engine, NULL, 1, NULL), SHERD_EINVAL, "at least one micro-batch");
-    ASSERT_FAILS(sherd_engine_step(engine, &nothing, 1, NULL), SHERD_EINVAL, "micro-batch 0 has no tokens");
-    sherd_engine_destroy(engine);
-    sherd_device_close(dev);
-    sherd_model_destroy(model);
-    sherd_config_free(&config);
-}
-
 static void a_step_that_is_not_finite_changes_nothing(void **state)
 {
     (void)state;
@@ -527,7 +498,6 @@ int main(void)
         cmocka_unit_test(memory_and_bytes_are_what_was_planned),
         cmocka_unit_test(bytes_sent_are_what_is_promised),
         cmocka_unit_test(more_micro_batches_than_planned_are_refused),
-        cmocka_unit_test(what_is_missing_is_told),
         cmocka_unit_test(a_step_that_is_not_finite_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,6 +30,35 @@ static void what_makes_things(void **state)
     ASSERT_FAILS(sherd_train(NULL), SHERD_EINVAL, "desc, config or device is NULL");
 }
 
+static void what_an_engine_needs(void **state)
+{
+    (void)state;
+    struct sherd_config config;
+    struct sherd_model *model;
+    struct sherd_device *dev;
+    struct sherd_engine *engine = NULL;
+    struct sherd_batch nothing = { .batch = 1 };
+    ASSERT_OK(sherd_config_default(&config));
+    config.batch.micro = 1;
+    ASSERT_OK(sherd_config_model(&model, &config));
+    ASSERT_OK(sherd_device_open(&dev, &(struct sherd_device_desc){ .threads = 1 }));
+    for (int i = 0; i < 3; i++)
+        ASSERT_FAILS(sherd_engine_create(&engine, &(struct sherd_engine_desc){ i == 0 ? NULL : &config,
+                                                      i == 1 ? NULL : model, i == 2 ? NULL : dev, NULL }),
+            SHERD_EINVAL, "is NULL");
+    ASSERT_FAILS(sherd_engine_step(engine, &nothing, 1, NULL), SHERD_EINVAL, "the engine is NULL");
+    ASSERT_FAILS(sherd_train(&(struct sherd_train_desc){ .config = &config }), SHERD_EINVAL, "is NULL");
+    ASSERT_OK(sherd_engine_create(&engine, &(struct sherd_engine_desc){ &config, model, dev, NULL }));
+    ASSERT_FAILS(sherd_engine_save(engine, NULL, NULL), SHERD_EINVAL, "has no name");
+    ASSERT_FAILS(sherd_engine_load(engine, ""), SHERD_EINVAL, "has no name");
+    ASSERT_FAILS(sherd_engine_step(engine, NULL, 1, NULL), SHERD_EINVAL, "at least one micro-batch");
+    ASSERT_FAILS(sherd_engine_step(engine, &nothing, 1, NULL), SHERD_EINVAL, "micro-batch 0 has no tokens");
+    sherd_engine_destroy(engine);
+    sherd_device_close(dev);
+    sherd_model_destroy(model);
+    sherd_config_free(&config);
+}
+
 static void settings(void **state)
 {
     (void)state;
@@ -61,6 +90,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_makes_things),
+        cmocka_unit_test(what_an_engine_needs),
         cmocka_unit_test(settings),
         cmocka_unit_test(saving_and_tokenizing),
     };
