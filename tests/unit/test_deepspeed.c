@@ -304,6 +304,63 @@ static void refusals(void **state)
         expect_fail(bad[i].text, 1, bad[i].message);
 }
 
+/* All that is refused, each with its way out; a type that cannot be had is told without its parameters. */
+static void all_refusals_at_once(void **state)
+{
+    (void)state;
+    static const char many[] =
+        "{" B "\"elasticity\": {\"enabled\": true},\n"
+        "\"optimizer\": {\"type\": \"Lamb\", \"params\": {\"max_coeff\": 3}},\n"
+        "\"zero_optimization\": {\"stge\": 2, \"mics_shard_size\": 4, \"offload_param\": {\"device\": \"nvme\"}},\n"
+        "\"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_max_lr\": 1}},\n"
+        "\"gradient_clipping\": -1}";
+    static const char *const told[] = {
+        "ds.json: 7 settings cannot be taken:\nds.json:2: optimizer.type: Lamb is not",
+        "\nds.json:4: scheduler.type: OneCycle is not a schedule",
+        "\nds.json:1: elasticity.enabled: true cannot be honoured: ", "set it to false",
+        "\nds.json:3: zero_optimization.stge: DeepSpeed has no such key; did you mean zero_optimization.stage?",
+        "\nds.json:3: zero_optimization.mics_shard_size: 4 cannot be honoured: ",
+        "\nds.json:3: zero_optimization.offload_param.device: nvme cannot be honoured: ",
+        "\nds.json:5: gradient_clipping: optim.clip: must be"
+    };
+    struct sherd_config config;
+    for (size_t i = 0; i < ARRAY_LEN(told); i++)
+        expect_fail(many, 1, told[i]);
+    assert_int_equal(parse(&config, many, 1), SHERD_ECONFIG);
+    assert_null(strstr(sherd_error(), "max_coeff"));
+    assert_null(strstr(sherd_error(), "cycle_max_lr"));
+    /* what follows from several keys is told together, too */
+    static const char several[] = "{" B "\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true},\n"
+                                  "\"optimizer\": {\"type\": \"SGD\", \"params\": {\"eps\": 1}},\n"
+                                  "\"scheduler\": {\"type\": \"WarmupDecayLR\"}}";
+    expect_fail(
+        several, 1, "ds.json: 3 settings cannot be taken:\nds.json:2: optimizer.params.eps: SGD has no");
+    expect_fail(several, 1, "needs total_num_steps");
+    expect_fail(several, 1, "bf16.enabled is true as well");
+}
+
+/* More of them than an error text holds are counted. */
+static void more_refusals_than_fit(void **state)
+{
+    (void)state;
+    struct text t = { 0 };
+    struct sherd_config config;
+    char *s;
+    text_add(&t, "{" B "\"zero_optimization\": {\"stage\": 1");
+    for (int i = 0; i < 100; i++)
+        text_add(&t, ",\n\"a_key_that_is_not_%d\": 1", i);
+    text_add(&t, "}}");
+    ASSERT_OK(text_take(&t, &s));
+    assert_int_equal(parse(&config, s, 1), SHERD_ECONFIG);
+    mem_free(s);
+    ASSERT_CONTAINS(sherd_error(), "ds.json: 100 settings cannot be taken:\nds.json:2: ");
+    int lines = 0, left = 0;
+    for (const char *p = sherd_error(); (p = strchr(p, '\n')); p++)
+        lines++;
+    assert_int_equal(sscanf(strrchr(sherd_error(), '\n'), "\nand %d more", &left), 1);
+    assert_int_equal(lines - 1 + left, 100);
+}
+
 /* --- what follows --- */
 
 static void defaults_are_theirs(void **state)
@@ -367,7 +424,6 @@ static void defaults_are_theirs(void **state)
     expect_fail(t[ARRAY_LEN(t) - 1].text, 1, "ds.json:4: optimizer.type: //\" is not an optimizer");
 }
 
-/* In a YAML of sherd's: by name or written out; both must agree, "auto" takes what stands there. */
 /* A lowest rate is that of both ends of WarmupDecayLR; the command line holds over it, another file must
  * agree. */
 static void lowest_rate(void **state)
@@ -397,6 +453,7 @@ static void lowest_rate(void **state)
         SHERD_ECONFIG, "makes schedule.min_lr 0.2, but it is 0.3 at ds.json:1; remove one of the two");
 }
 
+/* In a YAML of sherd's: by name or written out; both must agree, "auto" takes what stands there. */
 static void inside_yaml(void **state)
 {
     (void)state;
@@ -466,63 +523,6 @@ static void nest(const char *path, const char *value, char *out, size_t bytes)
     at += (size_t)snprintf(out + at, bytes - at, "\": %s", value);
     while (depth-- > 0)
         at += (size_t)snprintf(out + at, bytes - at, "}");
-}
-
-/* All that is refused, each with its way out; a type that cannot be had is told without its parameters. */
-static void all_refusals_at_once(void **state)
-{
-    (void)state;
-    static const char many[] =
-        "{" B "\"elasticity\": {\"enabled\": true},\n"
-        "\"optimizer\": {\"type\": \"Lamb\", \"params\": {\"max_coeff\": 3}},\n"
-        "\"zero_optimization\": {\"stge\": 2, \"mics_shard_size\": 4, \"offload_param\": {\"device\": \"nvme\"}},\n"
-        "\"scheduler\": {\"type\": \"OneCycle\", \"params\": {\"cycle_max_lr\": 1}},\n"
-        "\"gradient_clipping\": -1}";
-    static const char *const told[] = {
-        "ds.json: 7 settings cannot be taken:\nds.json:2: optimizer.type: Lamb is not",
-        "\nds.json:4: scheduler.type: OneCycle is not a schedule",
-        "\nds.json:1: elasticity.enabled: true cannot be honoured: ", "set it to false",
-        "\nds.json:3: zero_optimization.stge: DeepSpeed has no such key; did you mean zero_optimization.stage?",
-        "\nds.json:3: zero_optimization.mics_shard_size: 4 cannot be honoured: ",
-        "\nds.json:3: zero_optimization.offload_param.device: nvme cannot be honoured: ",
-        "\nds.json:5: gradient_clipping: optim.clip: must be"
-    };
-    struct sherd_config config;
-    for (size_t i = 0; i < ARRAY_LEN(told); i++)
-        expect_fail(many, 1, told[i]);
-    assert_int_equal(parse(&config, many, 1), SHERD_ECONFIG);
-    assert_null(strstr(sherd_error(), "max_coeff"));
-    assert_null(strstr(sherd_error(), "cycle_max_lr"));
-    /* what follows from several keys is told together, too */
-    static const char several[] = "{" B "\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true},\n"
-                                  "\"optimizer\": {\"type\": \"SGD\", \"params\": {\"eps\": 1}},\n"
-                                  "\"scheduler\": {\"type\": \"WarmupDecayLR\"}}";
-    expect_fail(
-        several, 1, "ds.json: 3 settings cannot be taken:\nds.json:2: optimizer.params.eps: SGD has no");
-    expect_fail(several, 1, "needs total_num_steps");
-    expect_fail(several, 1, "bf16.enabled is true as well");
-}
-
-/* More of them than an error text holds are counted. */
-static void more_refusals_than_fit(void **state)
-{
-    (void)state;
-    struct text t = { 0 };
-    struct sherd_config config;
-    char *s;
-    text_add(&t, "{" B "\"zero_optimization\": {\"stage\": 1");
-    for (int i = 0; i < 100; i++)
-        text_add(&t, ",\n\"a_key_that_is_not_%d\": 1", i);
-    text_add(&t, "}}");
-    ASSERT_OK(text_take(&t, &s));
-    assert_int_equal(parse(&config, s, 1), SHERD_ECONFIG);
-    mem_free(s);
-    ASSERT_CONTAINS(sherd_error(), "ds.json: 100 settings cannot be taken:\nds.json:2: ");
-    int lines = 0, left = 0;
-    for (const char *p = sherd_error(); (p = strchr(p, '\n')); p++)
-        lines++;
-    assert_int_equal(sscanf(strrchr(sherd_error(), '\n'), "\nand %d more", &left), 1);
-    assert_int_equal(lines - 1 + left, 100);
 }
 
 /* Every row is heard: a NOTE or ONLY is told by name, a SET changes where its key comes from, other words of
@@ -628,11 +628,11 @@ int main(void)
         cmocka_unit_test(printed),
         cmocka_unit_test(batch_arithmetic),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(all_refusals_at_once),
+        cmocka_unit_test(more_refusals_than_fit),
         cmocka_unit_test(defaults_are_theirs),
         cmocka_unit_test(lowest_rate),
         cmocka_unit_test(inside_yaml),
-        cmocka_unit_test(all_refusals_at_once),
-        cmocka_unit_test(more_refusals_than_fit),
         cmocka_unit_test(every_row),
         cmocka_unit_test(misspelt_rows),
         cmocka_unit_test(no_names_of_sections),
