@@ -8,14 +8,22 @@
 make_tiny
 unshare -rm true 2>/dev/null || { echo "no mount namespaces here: nothing was tried"; exit 77; }
 
-# Two ranks, of which the second has a run folder of its own, as on a host without the shared disk.
-apart() { # ARGS...
+# Two ranks, of which the second has a run folder of its own, as on a host without the shared disk. The code is that of
+# the first; that of the second is in `code1`.
+two_hosts() { # CODE ARGS...
+    local want=$1
+    shift
     export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 SHERD_JOB="folders-$$"
     RANK=1 LOCAL_RANK=1 unshare -rm sh -c 'mount -t tmpfs tmpfs shared && exec "$0" train tiny.yaml "$@"' "$sherd" "$@" \
         >/dev/null 2>err1 &
-    RANK=0 LOCAL_RANK=0 run 3 train tiny.yaml "$@"
-    wait $! && complain "the rank with a folder of its own did not fail"
+    RANK=0 LOCAL_RANK=0 run "$want" train tiny.yaml "$@"
+    wait $!
+    code1=$?
     unset WORLD_SIZE LOCAL_WORLD_SIZE SHERD_JOB
+}
+apart() { # ARGS...
+    two_hosts 3 "$@"
+    [ $code1 -ne 0 ] || complain "the rank with a folder of its own did not fail"
     tail -n 1 err1 >last
     has last "cannot see shared/run/.tmp-step-look-"
     has last "must lie on storage that all ranks share"
@@ -31,12 +39,8 @@ cp -r shared/run kept
 apart --set run.dir=shared/run --set train.steps=9 --resume
 same_bits kept/step-00000006 shared/run/step-00000006
 # Where nothing is saved there is nothing to share.
-export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 SHERD_JOB="folders-$$"
-RANK=1 LOCAL_RANK=1 unshare -rm sh -c 'mount -t tmpfs tmpfs shared && exec "$0" train tiny.yaml "$@"' "$sherd" \
-    --set run.dir=shared/trial --set save.what=nothing >/dev/null 2>err1 &
-RANK=0 LOCAL_RANK=0 run 0 train tiny.yaml --set run.dir=shared/trial --set save.what=nothing
-wait $! || { complain "a trial without a shared folder failed"; show err1; }
-unset WORLD_SIZE LOCAL_WORLD_SIZE SHERD_JOB
+two_hosts 0 --set run.dir=shared/trial --set save.what=nothing
+[ $code1 -eq 0 ] || { complain "a trial without a shared folder failed"; show err1; }
 
 # What checkpoints will take is told before anything is trained, and that there is not enough room for them.
 # shellcheck disable=SC2016
