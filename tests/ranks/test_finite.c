@@ -6,6 +6,7 @@
  */
 #include "tests/t.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -460,6 +461,7 @@ enum others { TAKE_A_STEP, LEAVE, WAIT };
 struct alone {
     struct fault fault; /* none: its stage and folder */
     enum others others;
+    atomic_int ended; /* the save by rank 1 */
 };
 
 static int count_names(const char *dir)
@@ -479,6 +481,7 @@ static void one_saves(int rank, struct sherd_comm *comm, struct sherd_device *de
     T_OK(step(&r, NULL));
     if (rank == 1) {
         int st = sherd_engine_save(r.engine, a->fault.dir, NULL);
+        a->ended = 1;
         T_TRUE(st == SHERD_ECOMM || st == SHERD_EPEER || st == SHERD_ETIMEOUT);
         T_HAS(sherd_error(), "have not come: rank ");
         T_HAS(sherd_error(), " at step 1, save");
@@ -488,7 +491,8 @@ static void one_saves(int rank, struct sherd_comm *comm, struct sherd_device *de
         T_HAS(sherd_error(), " at step 1, save");
         T_HAS(sherd_error(), " at step 2, ");
     } else if (a->others == WAIT) {
-        nanosleep(&(struct timespec){ .tv_sec = 2 }, NULL);
+        while (!a->ended)
+            nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
     }
     finish(&r);
 }
