@@ -11,7 +11,6 @@
 
 #include <sherd/sherd.h>
 
-#include "tests/check.h"
 #include "tests/ranks/job.h"
 
 #define MICRO 2

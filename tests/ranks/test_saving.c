@@ -16,8 +16,6 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/text.h"
-#include "device/cpu/cpu.h"
 #include "runtime/engine.h"
 #include "runtime/resume.h"
 
@@ -178,8 +176,8 @@ static void a_stop_waits(void **state)
     ASSERT_OK(file_remove_tree(at("stopped")));
 }
 
-/* A stop reaches a run within a long evaluation, of 63 micro-batches a rank here: it is left, not waited for.
- */
+/* A stop reaches a run within a long evaluation, here of 63 micro-batches a rank: it is left, not waited
+ * for. */
 static void a_stop_in_an_evaluation(void **state)
 {
     (void)state;

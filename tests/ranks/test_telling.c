@@ -2,7 +2,7 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * What a run tells beside its numbers: records that find no room, ranks and resumed runs that read other data
- * than than they should, and steps that learn nothing.
+ * than they should, and steps that learn nothing.
  */
 #include "tests/ranks/train.h"
 
