@@ -50,14 +50,24 @@ struct trial {
     struct sherd_forecast got;
 };
 
-static void forecast(struct trial *t, const struct sherd_machine *m, int stage, struct sherd_place place)
+static void configure(struct trial *t, int stage, int world)
 {
-    ASSERT_OK(sherd_config_parse(
-        &t->config, "", 0, "paper", settings, (int)ARRAY_LEN(settings), place.gpus * place.hosts));
+    ASSERT_OK(sherd_config_parse(&t->config, "", 0, "paper", settings, (int)ARRAY_LEN(settings), world));
     t->config.shard.stage = stage;
+}
+
+/* By the configuration as it is. */
+static void compute(struct trial *t, const struct sherd_machine *m, struct sherd_place place)
+{
     ASSERT_OK(sherd_config_model(&t->model, &t->config));
     ASSERT_OK(sherd_plan_make(&t->plan, &t->config, t->model, place.gpus * place.hosts, place.hosts));
     ASSERT_OK(sherd_forecast_make(&t->got, &t->config, t->model, m, &place));
+}
+
+static void forecast(struct trial *t, const struct sherd_machine *m, int stage, struct sherd_place place)
+{
+    configure(t, stage, place.gpus * place.hosts);
+    compute(t, m, place);
 }
 
 static void finish(struct trial *t)
@@ -179,17 +189,12 @@ static void overlap(void **state)
 static double reductions(struct sherd_machine *m, int copy, uint64_t *landing)
 {
     struct trial t;
-    struct sherd_place place = { GPUS, 1 };
     strcpy(m->kind, "cuda");
-    forecast(&t, m, 3, place);
-    sherd_plan_free(&t.plan);
-    sherd_model_destroy(t.model);
+    configure(&t, 3, GPUS);
     t.config.run.device = "cuda";
     t.config.model.vocab = 40000;
     t.config.shard.reduce = copy ? SHERD_REDUCE_BY_COPY : SHERD_REDUCE_BY_KERNEL;
-    ASSERT_OK(sherd_config_model(&t.model, &t.config));
-    ASSERT_OK(sherd_plan_make(&t.plan, &t.config, t.model, GPUS, 1));
-    ASSERT_OK(sherd_forecast_make(&t.got, &t.config, t.model, m, &place));
+    compute(&t, m, (struct sherd_place){ GPUS, 1 });
     *landing = t.plan.memory.landing * (uint64_t)t.config.batch.accum;
     finish(&t);
     return t.got.reduce;
