@@ -165,13 +165,13 @@ run 1 launch --nproc-per-node 5 bash -c 'trap "" TERM
     text="the same words"; [ "$RANK" -ne 3 ] || text="other words"
     touch ready-$RANK; while [ "$(ls ready-* | wc -l)" -lt 5 ]; do sleep 0.02; done
     printf %s "$text" >&$SHERD_ERROR_FD; exit 1'
-[ "$(grep -c 'the same words' err)" -eq 1 ] || { complain "the same words are told more than once"; show err; }
+once err "the same words"
 grep -qE "ranks 0-2, 4 of 5 \($(uname -n)\) (also )?failed: the same words" err ||
     { complain "the ranks of one failure are not named together"; show err; }
 grep -qE "rank 3 of 5 \($(uname -n), pid [0-9]+\) (also )?failed: other words" err ||
     { complain "the other failure is not told"; show err; }
 run 2 launch --nproc-per-node 3 sherd train nowhere.yaml
-[ "$(grep -c nowhere.yaml err)" -eq 1 ] || { complain "one failure is told more than once"; show err; }
+once err nowhere.yaml
 
 for signal in TERM INT HUP USR1; do
     start_endless "on$signal"
@@ -220,7 +220,7 @@ has still.err "rank 1"
 
 # What all ranks say alike is told once, with the ranks that said it. Which of them came first is open.
 run 1 train tiny.yaml --ranks 3 --set run.dir=alike --set data.train=nowhere
-[ "$(grep -c 'nowhere' err)" -eq 1 ] || { complain "the same reason of three ranks is not told once"; show err; }
+once err nowhere
 grep -qE "^sherd: (rank [0-2] of 3 \($(uname -n), pid [0-9]+\)|ranks ([01]-[12]|0, 2) of 3 \($(uname -n)\)) failed: .*nowhere" err ||
     { complain "the ranks that said the same are not told with it"; show err; }
 

@@ -2,7 +2,8 @@
 # SPDX-FileCopyrightText: The sherd authors
 #
 # Sourced by the tests of the program, which get its path as their argument and work in a folder of their own.
-# run CODE ARGS... runs it with its output in the files out and err; has FILE TEXT looks for a text.
+# run CODE ARGS... runs it with its output in the files out and err; has FILE TEXT looks for a text,
+# once FILE TEXT for one line with it.
 
 set -u
 sherd=$(realpath "$1")
@@ -49,6 +50,15 @@ run() { # CODE ARGS...
 has() { # FILE TEXT
     if ! grep -qF -- "$2" "$1"; then
         complain "line ${BASH_LINENO[0]}: '$2' is not in $1"
+        show "$1"
+    fi
+}
+
+once() { # FILE TEXT
+    local n
+    n=$(grep -cF -- "$2" "$1")
+    if [ "$n" -ne 1 ]; then
+        complain "line ${BASH_LINENO[0]}: '$2' is in $n lines of $1, not in one"
         show "$1"
     fi
 }

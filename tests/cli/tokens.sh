@@ -54,7 +54,7 @@ mkdir both && cp one1/tokens-000001.bin both/train.bin && cp one1/tokens-000001.
 run 0 train tiny.yaml --ranks 2 --set run.dir=leak --set data.train=[both] --set data.val=[both/val.bin] --set model.vocab=384 \
     --set train.eval_every=2 --set train.steps=2
 has err "data.val: both/val.bin is in data.train too"
-[ "$(grep -c "is in data.train too" err)" = 1 ] || complain "it was told more than once"
+once err "is in data.train too"
 
 # Trained on both, with weights, evaluated on what is held out; stopped and gone on from, at another world.
 sets=(--set data.train=[one1,two] --set data.weights=[1,0.5] --set data.split=0.1 --set model.vocab=384
@@ -151,7 +151,7 @@ mkdir -p passing/set && cp one.txt passing && ln -s nowhere passing/link && cp o
 run 0 train tiny.yaml --ranks 2 --set data.train=[passing] --set data.format=bytes --set run.dir=passed --set train.steps=1
 has err "1 step"
 for warning in "passing/set holds token files" "passing/link: cannot be looked at"; do
-    [ "$(grep -c "$warning" err)" -eq 1 ] || { complain "$warning: not once"; show err; }
+    once err "$warning"
 done
 printf '{"body": "a"}\n{"body": 3}\n' >bad.jsonl
 run 1 tokenize --tokenizer one1 -o bad --field body bad.jsonl
