@@ -160,24 +160,29 @@ static const char *shown(const struct yaml_node *n)
 
 /* --- into the config --- */
 
-/* Sets a key of ours; what it has from elsewhere must be the same. */
+/* Sets a key of ours to what their key at `where` asks for; what it has from elsewhere must be the same. */
+static int set_alike(struct sherd_config *config, const struct key *key, const struct yaml_node *value,
+    const char *where, const char *theirs)
+{
+    struct config_origin *origin = config->origin;
+    struct config_source *from = config_source_of(config, key);
+    const char *before = from->value, *first = from->where;
+    int line, st = key_set(key, config, value, &origin->arena, &line);
+    if (st != SHERD_OK)
+        return st == SHERD_ECONFIG ? status_context(st, "%s: %s", where, theirs) : st;
+    SHERD_TRY(config_note(config, key, where));
+    from->theirs = theirs;
+    if (first != CONFIG_DEFAULT && strcmp(before, from->value) != 0)
+        return SHERD_FAIL(SHERD_ECONFIG, "%s: %s: makes %s %s, but it is %s at %s; remove one of the two",
+            where, theirs, key->path, from->value, before, first);
+    return SHERD_OK;
+}
+
 static int offer(
     struct foreign *f, const struct foreign_item *item, const struct key *key, const struct yaml_node *value)
 {
-    struct config_source *from = config_source_of(f->config, key);
-    const char *before = from->value, *first = from->where;
-    int line, st = key_set(key, f->config, value, &f->origin->arena, &line);
-    if (st != SHERD_OK)
-        return st == SHERD_ECONFIG ? foreign_fail_at(f, item, st) : st;
     const char *where = foreign_where(f, item);
-    if (!where)
-        return SHERD_ENOMEM;
-    SHERD_TRY(config_note(f->config, key, where));
-    from->theirs = item->path;
-    if (first != CONFIG_DEFAULT && strcmp(before, from->value) != 0)
-        return FOREIGN_FAIL(f, item, "makes %s %s, but it is %s at %s; remove one of the two", key->path,
-            from->value, before, first);
-    return SHERD_OK;
+    return where ? set_alike(f->config, key, value, where, item->path) : SHERD_ENOMEM;
 }
 
 int foreign_put(struct foreign *f, const struct foreign_item *item, const char *ours, const char *value)
@@ -489,26 +494,15 @@ int foreign_load(struct sherd_config *config, const struct foreign_system *syste
 
 #define AHEAD_MOST 2 /* units: more hide nothing, and cost the memory that stage 3 saves */
 
-/* What the command line says holds; what a file says must be the same. */
+/* What the command line says holds. */
 static int late_put(struct sherd_config *config, const struct config_place *p, const char *ours, double value)
 {
     const struct key *key = key_find(ours);
-    struct config_source *from = config_source_of(config, key);
-    const char *before = from->value, *first = from->where;
-    struct config_origin *origin = config->origin;
     char s[40];
-    int line;
-    if (text_starts(first, "--"))
+    if (text_starts(config_source_of(config, key)->where, "--"))
         return SHERD_OK;
     snprintf(s, sizeof(s), "%.17g", value);
-    SHERD_TRY(
-        key_set(key, config, &(struct yaml_node){ .kind = YAML_VALUE, .value = s }, &origin->arena, &line));
-    SHERD_TRY(config_note(config, key, p->where));
-    from->theirs = p->theirs;
-    if (first != CONFIG_DEFAULT && strcmp(before, from->value) != 0)
-        return SHERD_FAIL(SHERD_ECONFIG, "%s: %s: makes %s %s, but it is %s at %s; remove one of the two",
-            p->where, p->theirs, ours, from->value, before, first);
-    return SHERD_OK;
+    return set_alike(config, key, &(struct yaml_node){ .kind = YAML_VALUE, .value = s }, p->where, p->theirs);
 }
 
 /* As many of the largest unit as the elements hold. */
