@@ -241,11 +241,11 @@ static const struct foreign_key *find(const struct foreign_system *s, const char
     return NULL;
 }
 
-/* `path` as in the table, `written` as in the file: a prefix that the table does without goes before the
+/* `path` as in the table, the item's as in the file: a prefix that the table does without goes before the
  * proposal. */
-static int unknown(const struct foreign *f, const char *path, const char *written, int line)
+static int unknown(const struct foreign *f, const char *path, const struct foreign_item *item)
 {
-    const char *dot = strrchr(path, '.'), *last = strrchr(written, '.'), *near = NULL;
+    const char *written = item->path, *dot = strrchr(path, '.'), *last = strrchr(written, '.'), *near = NULL;
     size_t block = dot ? (size_t)(dot - path) + 1 : 0, given = last ? (size_t)(last - written) + 1 : 0;
     size_t prefix = strlen(written + given) - MIN(strlen(path + block), strlen(written + given));
     const char *names[256];
@@ -263,14 +263,11 @@ static int unknown(const struct foreign *f, const char *path, const char *writte
     for (int i = 0; i < f->system->n && !near; i++) { /* the same name in another block */
         const char *row = f->system->keys[i].path, *other = strrchr(row, '.');
         if (other && strcmp(other + 1, path + block) == 0)
-            return status_context(SHERD_FAIL(SHERD_ECONFIG, "%s: %s has no such key; did you mean %s?",
-                                      written, f->system->name, row),
-                "%s:%d", f->name, line);
+            return FOREIGN_FAIL(f, item, "%s has no such key; did you mean %s?", f->system->name, row);
     }
-    return status_context(SHERD_FAIL(SHERD_ECONFIG, "%s: %s has no such key%s%.*s%s%s", written,
-                              f->system->name, near ? "; did you mean " : "; remove it",
-                              near ? (int)(given + prefix) : 0, written, near ? near : "", near ? "?" : ""),
-        "%s:%d", f->name, line);
+    return FOREIGN_FAIL(f, item, "%s has no such key%s%.*s%s%s", f->system->name,
+        near ? "; did you mean " : "; remove it", near ? (int)(given + prefix) : 0, written, near ? near : "",
+        near ? "?" : "");
 }
 
 /* Whether the value is one of "a|b|c". */
@@ -348,13 +345,12 @@ static int take_item(struct foreign *f, const struct foreign_item *item)
 static int add_item(struct foreign *f, const char *row, const char *written, const struct yaml_node *node,
     struct foreign_item **out)
 {
+    const struct foreign_item alone = { .path = node->key, .node = node };
     struct foreign_item **end = &f->items;
     for (; *end; end = &(*end)->next)
         if (strcmp((*end)->row, row) == 0)
-            return status_context(
-                SHERD_FAIL(SHERD_ECONFIG, "%s: given twice, under another name in line %d; remove one",
-                    node->key, (*end)->node->line),
-                "%s:%d", f->name, node->line);
+            return FOREIGN_FAIL(
+                f, &alone, "given twice, under another name in line %d; remove one", (*end)->node->line);
     struct arena *arena = &f->origin->arena;
     struct foreign_item *item = arena_zalloc(arena, 1, sizeof(*item));
     if (!item)
@@ -386,19 +382,17 @@ static int is_told(const struct foreign *f, const struct yaml_node *n)
 static int walk_key(struct foreign *f, const struct yaml_node *n, const char *block, const char *given)
 {
     char path[FOREIGN_PATH_BYTES], written[FOREIGN_PATH_BYTES];
+    const struct foreign_item alone = { .path = n->key, .node = n }, whole = { .path = written, .node = n };
     struct foreign_item *item = NULL;
     if (strchr(n->key, '.'))
-        return status_context(
-            SHERD_FAIL(SHERD_ECONFIG, "%s: no key of %s has a dot; write a block in a block", n->key,
-                f->system->name),
-            "%s:%d", f->name, n->line);
+        return FOREIGN_FAIL(f, &alone, "no key of %s has a dot; write a block in a block", f->system->name);
     join(path, block, n->key);
     join(written, given, n->key);
     f->system->canonical(path);
     const struct foreign_key *key = find(f->system, path);
     int children = has_children(f->system, path);
     if (!key && !children)
-        return unknown(f, path, written, n->line);
+        return unknown(f, path, &whole);
     if (yaml_is_null(n) || (f->system->empty_is_none && n->kind == YAML_MAP && !n->first))
         return SHERD_OK;
     SHERD_TRY(add_item(f, path, written, n, &item));
