@@ -296,16 +296,12 @@ static int take_deepspeed(struct foreign *f, const struct foreign_item *file)
 /* A file for a cloud has keys of its own. */
 static int first(struct foreign *f, const struct yaml_node *root)
 {
-    for (const struct yaml_node *n = root->first; n; n = n->next) {
-        struct foreign_item item = { .path = n->key, .node = n };
-        if (strcmp(n->key, "compute_environment") == 0 && n->kind == YAML_VALUE &&
-            strcasecmp(n->value, "AMAZON_SAGEMAKER") == 0)
-            return FOREIGN_FAIL(f, &item,
-                "%s is not possible here: " LAUNCH "; write a LOCAL_MACHINE one with "
-                "'accelerate config'",
-                n->value);
-    }
-    return SHERD_OK;
+    const struct yaml_node *n = yaml_member(root, "compute_environment");
+    if (!n || n->kind != YAML_VALUE || strcasecmp(n->value, "AMAZON_SAGEMAKER") != 0)
+        return SHERD_OK;
+    struct foreign_item item = { .path = n->key, .node = n };
+    return FOREIGN_FAIL(f, &item,
+        "%s is not possible here: " LAUNCH "; write a LOCAL_MACHINE one with 'accelerate config'", n->value);
 }
 
 static int translate(struct foreign *f)

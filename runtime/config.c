@@ -322,9 +322,7 @@ static int take_model(struct sherd_config *config, const char *path)
     mem_free(text);
     SHERD_TRY(st);
     origin->reading = arena_strdup(&origin->arena, path);
-    const struct yaml_node *n = tree.root->kind == YAML_MAP ? tree.root->first : NULL;
-    while (n && strcmp(n->key, "model") != 0)
-        n = n->next;
+    const struct yaml_node *n = yaml_member(tree.root, "model");
     if (!origin->reading)
         st = SHERD_ENOMEM;
     else if (!n || n->kind != YAML_MAP)

@@ -45,18 +45,10 @@ static const struct kind {
         "a schedule", "WarmupLR, WarmupDecayLR and WarmupCosineLR" },
 };
 
-static const struct yaml_node *member(const struct yaml_node *map, const char *key)
-{
-    const struct yaml_node *n = map && map->kind == YAML_MAP ? map->first : NULL;
-    while (n && strcmp(n->key, key) != 0)
-        n = n->next;
-    return n;
-}
-
 /* A block without a type that can be had. */
 static int check_kind(const struct foreign *f, const struct kind *kind, const struct yaml_node *block)
 {
-    const struct yaml_node *type = member(block, "type");
+    const struct yaml_node *type = yaml_member(block, "type");
     char path[32];
     snprintf(path, sizeof(path), "%s%s", kind->block, type ? ".type" : "");
     struct foreign_item item = { .path = path, .node = type ? type : block };
@@ -76,7 +68,7 @@ static int check_kind(const struct foreign *f, const struct kind *kind, const st
 int deepspeed_first(struct foreign *f, const struct yaml_node *root)
 {
     for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
-        const struct yaml_node *block = member(root, kinds[k].block);
+        const struct yaml_node *block = yaml_member(root, kinds[k].block);
         int before = f->n_refused;
         if (!block || block->kind != YAML_MAP)
             continue; /* the walk tells */

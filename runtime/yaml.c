@@ -220,6 +220,14 @@ void yaml_tree_finish(struct yaml_tree *tree)
     tree->root = NULL;
 }
 
+const struct yaml_node *yaml_member(const struct yaml_node *map, const char *key)
+{
+    const struct yaml_node *n = map && map->kind == YAML_MAP ? map->first : NULL;
+    while (n && strcmp(n->key, key) != 0)
+        n = n->next;
+    return n;
+}
+
 int yaml_is_null(const struct yaml_node *node)
 {
     return node->kind == YAML_VALUE && !node->quoted &&

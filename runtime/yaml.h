@@ -33,6 +33,8 @@ struct yaml_tree {
 int yaml_tree_read(struct yaml_tree *out, const char *text, size_t bytes, const char *name);
 void yaml_tree_finish(struct yaml_tree *tree);
 
+/* The member of a map, NULL if there is none, or no map. */
+const struct yaml_node *yaml_member(const struct yaml_node *map, const char *key);
 /* No value: nothing, ~ or null, not in quotes. */
 int yaml_is_null(const struct yaml_node *node);
 
