@@ -288,9 +288,7 @@ static int take_deepspeed(struct foreign *f, const struct foreign_item *file)
 {
     const char *path = file->node->value;
     int st = foreign_load(f->config, &foreign_deepspeed, path);
-    return st == SHERD_ECONFIG && strncmp(sherd_error(), path, strlen(path)) != 0
-               ? foreign_fail_at(f, file, st)
-               : st;
+    return st == SHERD_ECONFIG && !text_starts(sherd_error(), path) ? foreign_fail_at(f, file, st) : st;
 }
 
 /* A file for a cloud has keys of its own. */

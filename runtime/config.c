@@ -175,7 +175,7 @@ static int take_systems(struct sherd_config *config, const struct yaml_node *roo
             SHERD_TRY(foreign_take(config, system, n, origin->name));
         } else if (n->kind == YAML_VALUE && n->value[0] && !yaml_is_null(n)) {
             int st = foreign_load(config, system, n->value);
-            if (st == SHERD_ECONFIG && strncmp(sherd_error(), n->value, strlen(n->value)) != 0)
+            if (st == SHERD_ECONFIG && !text_starts(sherd_error(), n->value))
                 return in_file(config, n->line, status_context(st, "%s", n->key));
             SHERD_TRY(st);
         } else {

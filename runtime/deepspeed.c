@@ -69,12 +69,12 @@ int deepspeed_first(struct foreign *f, const struct yaml_node *root)
 {
     for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
         const struct yaml_node *block = yaml_member(root, kinds[k].block);
-        int before = f->n_refused;
         if (!block || block->kind != YAML_MAP)
             continue; /* the walk tells */
-        SHERD_TRY(foreign_keep(f, check_kind(f, &kinds[k], block)));
-        if (f->n_refused > before)
+        int st = check_kind(f, &kinds[k], block);
+        if (st == SHERD_ECONFIG)
             f->told[f->n_told++] = block;
+        SHERD_TRY(foreign_keep(f, st));
     }
     return SHERD_OK;
 }
