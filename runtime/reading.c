@@ -167,10 +167,10 @@ int reading_open(struct reading *r, struct sherd_config *c, int rank, int world)
     return warn_shared(r);
 }
 
-static int compare(const struct tokens *tokens, const char *key, struct sherd_comm *comm)
+static int compare(struct tokens_mark mine, const char *key, struct sherd_comm *comm)
 {
     char a[32], b[32];
-    struct tokens_mark mine = tokens_mark(tokens), first = mine;
+    struct tokens_mark first = mine;
     SHERD_TRY(comm_host_broadcast(comm, &first, sizeof(first), 0));
     int st = SHERD_OK;
     if (mine.count != first.count)
@@ -185,10 +185,11 @@ static int compare(const struct tokens *tokens, const char *key, struct sherd_co
     return comm_agree(comm, st);
 }
 
-int reading_compare(const struct reading *r, struct sherd_comm *comm)
+int reading_compare(struct reading *r, struct sherd_comm *comm)
 {
-    SHERD_TRY(compare(r->train, "data.train", comm));
-    return r->val ? compare(r->val, "data.val", comm) : SHERD_OK;
+    r->mark = tokens_mark(r->train);
+    SHERD_TRY(compare(r->mark, "data.train", comm));
+    return r->val ? compare(tokens_mark(r->val), "data.val", comm) : SHERD_OK;
 }
 
 int reading_start(struct reading *r)

@@ -15,7 +15,8 @@ struct reading {
     struct tokens *train, *val;
     struct mix mix;
     struct feed feed, eval;
-    int evaluates; /* there is something to evaluate on */
+    int evaluates;           /* there is something to evaluate on */
+    struct tokens_mark mark; /* of train, once compared */
     struct ahead *ahead;
 };
 
@@ -24,7 +25,7 @@ struct reading {
 int reading_open(struct reading *r, struct sherd_config *config, int rank, int world);
 /* Collective: that all ranks read the same tokens, to train and to evaluate on; ECONFIG by one that does not.
  */
-int reading_compare(const struct reading *r, struct sherd_comm *comm);
+int reading_compare(struct reading *r, struct sherd_comm *comm);
 /* The thread that reads ahead. */
 int reading_start(struct reading *r);
 void reading_finish(struct reading *r);

@@ -31,7 +31,6 @@ struct run {
     struct sherd_model *model;
     struct sherd_engine *engine;
     struct reading data;
-    struct tokens_mark mark;   /* of data.train */
     int told_nothing;          /* that a step had no targets */
     struct sherd_batch *micro; /* of a step, over what was read ahead; or of an evaluation, over `rows` */
     int32_t *rows;
@@ -87,7 +86,7 @@ static int make_extra(struct run *r)
     char *yaml = NULL;
     SHERD_TRY(sherd_config_print(&r->config, &yaml));
     json_t *object = json_pack("{s:s, s:{s:I, s:s}}", "config", yaml, "data", "tokens",
-        (json_int_t)r->mark.count, "sum", r->mark.sum);
+        (json_int_t)r->data.mark.count, "sum", r->data.mark.sum);
     int st = object ? json_print(&r->extra, object, 0) : MEM_OUT("the run's settings");
     json_decref(object);
     mem_free(yaml);
@@ -171,7 +170,7 @@ static void say_start(struct run *r)
 static int set_weights(struct run *r)
 {
     int resumed;
-    SHERD_TRY(resume_run(r->engine, &r->config, &r->mark, &resumed));
+    SHERD_TRY(resume_run(r->engine, &r->config, &r->data.mark, &resumed));
     if (r->rank == 0)
         say_remarks(&r->config, resumed);
     if (resumed)
@@ -459,7 +458,6 @@ int sherd_train(const struct sherd_train_desc *desc)
                        .config = &r.config, .model = r.model, .device = desc->device, .comm = desc->comm }));
     SHERD_TRY_OUT(reading_compare(&r.data, r.engine->comm));
     SHERD_TRY_OUT(plan_check_trained(&r.engine->plan)); /* the same on all ranks */
-    r.mark = tokens_mark(r.data.train);
     st = make_extra(&r);
     if (st == SHERD_OK && r.rank == 0)
         st = open_meter(&r);
