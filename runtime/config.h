@@ -49,8 +49,8 @@ int config_check_steps(const struct sherd_config *config, int64_t steps);
     SAME(rope_context)                                                                                       \
     REAL(init_std)
 
-/* The default of model.from. */
 #define CONFIG_PRINTED "# Effective settings" /* what a printed config begins with, in every version */
+/* The default of model.from. */
 #define CONFIG_NO_FROM "none"
 /* 1 if the run starts from the weights in model.from. */
 int config_has_from(const struct sherd_config *config);
