@@ -37,10 +37,15 @@ int forecast_machine(struct sherd_machine *out, const char *name)
 
 /* ---- figures ---- */
 
+static const struct forecast_row *configured(const struct forecast *f)
+{
+    return &f->rows[f->stage][f->recompute];
+}
+
 /* Bytes that the configuration needs beyond those of the device. */
 static uint64_t missing(const struct forecast *f)
 {
-    const struct forecast_row *own = &f->rows[f->stage][f->recompute];
+    const struct forecast_row *own = configured(f);
     return own->fits ? 0 : own->memory - f->machine.memory;
 }
 
@@ -203,7 +208,7 @@ int forecast_fill(struct forecast *f, struct sherd_config *c)
 
 int forecast_check(const struct forecast *f)
 {
-    const struct forecast_row *own = &f->rows[f->stage][f->recompute];
+    const struct forecast_row *own = configured(f);
     char need[32], have[32], more[32], with[32];
     char sets[FORECAST_ADVICE * (sizeof(f->advice[0]) + 8)] = "";
     if (own->fits)
@@ -227,8 +232,8 @@ int forecast_check(const struct forecast *f)
 void forecast_print(const struct forecast *f)
 {
     const struct sherd_machine *m = &f->machine;
-    const struct forecast_row *configured = &f->rows[f->stage][f->recompute];
-    const struct sherd_forecast *own = &configured->time;
+    const struct forecast_row *own = configured(f);
+    const struct sherd_forecast *t = &own->time;
     int ranks = f->place.gpus * f->place.hosts;
     char library[32], need[32], have[32];
     printf("\non %d %s (%d node%s with %d each); memory with %s for libraries\n", ranks, m->name,
@@ -249,10 +254,10 @@ void forecast_print(const struct forecast *f)
         }
     printf("a step as configured: %.1f ms = %.1f computing + %.1f exposed + %.1f lost to what runs beside;\n"
            "  gathers %.1f, reductions %.1f, updates %.1f ms, hidden or not\n",
-        own->step * 1e3, own->compute * 1e3, own->exposed * 1e3, own->lost * 1e3, own->gather * 1e3,
-        own->reduce * 1e3, own->update * 1e3);
-    if (configured->fits)
-        printf("fits: %s of %s\n", text_human_bytes((double)configured->memory, need),
+        t->step * 1e3, t->compute * 1e3, t->exposed * 1e3, t->lost * 1e3, t->gather * 1e3, t->reduce * 1e3,
+        t->update * 1e3);
+    if (own->fits)
+        printf("fits: %s of %s\n", text_human_bytes((double)own->memory, need),
             text_human_bytes((double)m->memory, have));
 }
 
