@@ -171,15 +171,6 @@ static int has_option(const struct command *command, const char *name)
     return 0;
 }
 
-/* The way out for an option that is like none of ours. */
-static const char *way_out(const struct command *command, const char *given)
-{
-    const char *text = elsewhere(command->name, given);
-    if (text || !has_option(command, "set"))
-        return text ? text : "";
-    return "; settings are given as --set KEY=VALUE, and 'sherd config --reference' lists the keys";
-}
-
 static int unknown_option(const struct command *command, const char *word)
 {
     const char *names[MAX_ARGS + 2];
@@ -190,12 +181,14 @@ static int unknown_option(const struct command *command, const char *word)
         names[n] = command->args[n].name;
     names[n++] = "help";
     names[n++] = "version";
-    const char *near = elsewhere(command->name, given) ? NULL : text_nearest(given, names, n);
+    const char *text = elsewhere(command->name, given), *near = text ? NULL : text_nearest(given, names, n);
     if (near)
         return args_mistake(command->name, "unknown option '--%s' of 'sherd %s'; did you mean '--%s'?", given,
             command->name, near);
-    return args_mistake(command->name, "unknown option '--%s' of 'sherd %s'%s", given, command->name,
-        way_out(command, given));
+    if (!text && has_option(command, "set"))
+        text = "; settings are given as --set KEY=VALUE, and 'sherd config --reference' lists the keys";
+    return args_mistake(
+        command->name, "unknown option '--%s' of 'sherd %s'%s", given, command->name, text ? text : "");
 }
 
 /* Why getopt_long was not content: ':' a value is missing, '?' anything else. `which` is the option's index,

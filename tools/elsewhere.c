@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tools/args.h"
+
 #define RANKS "|num-gpus|nproc-per-node|num-processes|np|"
 
 static const struct {
@@ -65,7 +67,7 @@ const char *elsewhere(const char *command, const char *option)
     for (char *p = plain; *p; p++) /* torchrun and deepspeed know both */
         if (*p == '_')
             *p = '-';
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+    for (int i = 0; i < COUNT_OF(rows); i++)
         if ((!rows[i].commands[0] || among(rows[i].commands, command)) && among(rows[i].options, plain))
             return rows[i].text;
     return NULL;
