@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "tools/args.h"
 
 #define MOVES_APART 0.1 /* seconds between two moving lines, which nobody could read faster */
 
@@ -85,10 +86,12 @@ static int is_set(const char *name)
 static int has_colour(void)
 {
     static const char *const forces[] = { "FORCE_COLOR", "CLICOLOR_FORCE" };
-    for (int i = 0; i < 2 && !is_set("NO_COLOR"); i++)
+    if (is_set("NO_COLOR"))
+        return 0;
+    for (int i = 0; i < COUNT_OF(forces); i++)
         if (is_set(forces[i]) && strcmp(getenv(forces[i]), "0") != 0)
             return 1;
-    return out_terminal() && !is_set("NO_COLOR");
+    return out_terminal();
 }
 
 void out_moving(const char *line)
