@@ -50,7 +50,7 @@ static struct tokens_desc describe(
 
 /* A model with a tokenizer knows nothing of bytes: text that was not made into its tokens is not trained on
  * unless that is said. */
-static int check_text(const struct tokens *tokens, const struct sherd_config *c, const char *path)
+static int check_text(const struct tokens *tokens, const struct sherd_config *c)
 {
     const char *from = c->model.from;
     if (!tokens_are_bytes(tokens) || c->data.format == SHERD_DATA_BYTES || !config_has_from(c) ||
@@ -59,7 +59,7 @@ static int check_text(const struct tokens *tokens, const struct sherd_config *c,
     return CONFIG_FAIL(c, "data.train",
         "%s is text, but the model in %s knows the tokens of its tokenizer: run `sherd tokenize --tokenizer %s -o DIR "
         "FILES` and name the folder DIR here; data.format: bytes trains on the bytes of the text",
-        path, from, from);
+        c->data.train.items[0], from, from);
 }
 
 /* What is evaluated on is of the kind that is trained on. */
@@ -80,7 +80,7 @@ static int open_train(struct reading *r, const struct sherd_config *c, int rank,
     struct tokens_desc desc = describe(c, "data.train", &c->data.train, rank);
     double *weights;
     SHERD_TRY(tokens_open(&r->train, &desc));
-    SHERD_TRY(check_text(r->train, c, c->data.train.items[0]));
+    SHERD_TRY(check_text(r->train, c));
     SHERD_TRY(tokens_windows(r->train, c->batch.seq, windows));
     SHERD_TRY(reading_weights(c, &weights));
     if (!weights && c->data.split <= 0)

@@ -162,8 +162,8 @@ static int pull(struct forecast *f, struct sherd_config *c, int lever, int *fits
 static int advise(struct forecast *f, const struct sherd_config *config)
 {
     struct sherd_config c;
-    const uint64_t own = f->rows[f->stage][f->recompute].memory;
-    int fits = f->rows[f->stage][f->recompute].fits, st = SHERD_OK;
+    const uint64_t own = configured(f)->memory;
+    int fits = configured(f)->fits, st = SHERD_OK;
     if (fits)
         return SHERD_OK;
     for (int i = 0; i < COUNT_OF(levers) && !fits && st == SHERD_OK; i++) {
