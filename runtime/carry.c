@@ -23,6 +23,14 @@ static char *folder_of(const char *path)
                              : mem_strdup(".");
 }
 
+/* Whether a folder has a tokenizer that is not the one in `data`. Many paths of the data lie in one folder.
+ */
+static int has_other(const char *folder, const char *data)
+{
+    return strcmp(folder, data) != 0 && file_has(folder, COMPANION_TOKENIZER) &&
+           !companions_same_file(data, folder, COMPANION_TOKENIZER);
+}
+
 /* The first folder of the data with a tokenizer, NULL if there is none; mem_free it. */
 static int find_data(const struct sherd_config *c, char **out)
 {
@@ -31,17 +39,14 @@ static int find_data(const struct sherd_config *c, char **out)
         char *folder = folder_of(c->data.train.items[i]);
         if (!folder)
             return SHERD_ENOMEM;
-        if (!file_has(folder, COMPANION_TOKENIZER)) {
-            mem_free(folder);
+        if (!*out && file_has(folder, COMPANION_TOKENIZER)) {
+            *out = folder;
             continue;
         }
-        if (*out && !companions_same_file(*out, folder, COMPANION_TOKENIZER))
+        if (*out && has_other(folder, *out))
             log_warn("data.train: %s and %s have tokenizers that differ: are their tokens of one kind?", *out,
                 folder);
-        if (*out)
-            mem_free(folder);
-        else
-            *out = folder;
+        mem_free(folder);
     }
     return SHERD_OK;
 }
@@ -53,7 +58,7 @@ static int compare_val(const struct sherd_config *c, const char *data)
         char *folder = folder_of(c->data.val.items[i]);
         if (!folder)
             return SHERD_ENOMEM;
-        if (file_has(folder, COMPANION_TOKENIZER) && !companions_same_file(data, folder, COMPANION_TOKENIZER))
+        if (has_other(folder, data))
             log_warn(
                 "data.val: the tokenizer in %s is not that of data.train, in %s: the validation loss is of other "
                 "tokens than are learnt",
@@ -70,8 +75,7 @@ int carry_files(const struct sherd_config *c)
     char *data;
     int n, st = SHERD_OK;
     SHERD_TRY(find_data(c, &data));
-    int differ = data && from && file_has(from, COMPANION_TOKENIZER) &&
-                 !companions_same_file(data, from, COMPANION_TOKENIZER);
+    int differ = data && from && has_other(from, data);
     if (differ)
         log_warn("data.train: the tokenizer in %s is not that of model.from, %s: the model will not know "
                  "what these tokens mean",
