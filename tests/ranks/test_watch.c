@@ -34,7 +34,6 @@ struct fault {
     char dir[FOLDER_BYTES];
     int pid;      /* of the rank that stands still */
     double since; /* it happened */
-    int seen;     /* the others that ended as they should */
 };
 
 static const char yaml[] = "model: { family: gpt2, vocab: 256, width: 12, layers: 1, heads: 2, context: 8 }\n"
