@@ -177,14 +177,19 @@ static int gone(const struct lines *l, int r, const char *what)
 }
 
 /* Under the lock. */
+static int aborted(const struct lines *l)
+{
+    return l->aborted_by < 0 ? SHERD_OK : SHERD_FAIL(SHERD_EPEER, "rank %d: %s", l->aborted_by, l->reason);
+}
+
+/* Under the lock. */
 static int judge(struct lines *l, const char *what)
 {
     int first = -1;
     for (int r = 0; r < l->size; r++)
         if (r != l->rank)
             pump_line(l, r);
-    if (l->aborted_by >= 0)
-        return SHERD_FAIL(SHERD_EPEER, "rank %d: %s", l->aborted_by, l->reason);
+    SHERD_TRY(aborted(l));
     for (int r = 0; r < l->size && first < 0; r++)
         if (r != l->rank && l->lines[r].state == GONE)
             first = r;
@@ -195,6 +200,14 @@ int lines_check(struct lines *l)
 {
     pthread_mutex_lock(&l->lock);
     int st = judge(l, NULL);
+    pthread_mutex_unlock(&l->lock);
+    return st;
+}
+
+int lines_heard(struct lines *l)
+{
+    pthread_mutex_lock(&l->lock);
+    int st = aborted(l);
     pthread_mutex_unlock(&l->lock);
     return st;
 }

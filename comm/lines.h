@@ -35,6 +35,8 @@ void lines_release(struct lines *lines); /* two channels are closed */
 /* Reads what has come, and returns OK, or EPEER where a rank has aborted or its process or host is gone.
  * Does not wait. */
 int lines_check(struct lines *lines);
+/* OK, or EPEER where an abort was read before or is this rank's own. Reads nothing. */
+int lines_heard(struct lines *lines);
 void lines_abort(struct lines *lines, const char *reason);
 /* Why rank r no longer answers in a channel; waits a moment for its line to tell. `what` waited for it. */
 int lines_lost(struct lines *lines, int r, const char *what, int error);

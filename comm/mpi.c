@@ -359,6 +359,12 @@ static int mpi_check(struct sherd_comm *comm)
     return check(((struct mpi *)comm->impl)->group);
 }
 
+static int mpi_heard(struct sherd_comm *comm)
+{
+    const struct group *g = ((struct mpi *)comm->impl)->group;
+    return g->lines ? lines_heard(g->lines) : SHERD_OK;
+}
+
 static struct board *mpi_board(struct sherd_comm *comm)
 {
     return lines_board(((struct mpi *)comm->impl)->group->lines);
@@ -386,6 +392,7 @@ const struct comm_ops comm_mpi = {
     .abort = mpi_abort,
     .close = mpi_close,
     .check = mpi_check,
+    .heard = mpi_heard,
     .board = mpi_board,
     .pulse = mpi_pulse,
     .tell = mpi_tell,

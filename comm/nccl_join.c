@@ -108,6 +108,12 @@ static int look_at_peers(const struct nccl *n)
     return side->ops->check(side);
 }
 
+static int hear_peers(const struct nccl *n)
+{
+    struct sherd_comm *side = n->owner->side;
+    return side->ops->heard(side);
+}
+
 /* Until the root has taken the last call and, with `child`, NCCL's thread has filled in n->comm, which may be
  * after the root says that it is ready. At most `seconds`; ends nothing. */
 static int wait_root(struct nccl *n, int child, const char *what, double seconds)
@@ -164,9 +170,9 @@ static int watch(void *ctx, double waited)
         return nccl_ended(n);
     if (r != ncclSuccess && r != ncclInProgress)
         st = nccl_failed(r, "a collective under way");
-    /* When it is done the others no longer matter; to look at each takes a call of the system. */
-    if (st == SHERD_OK && waited != CUDA_DONE)
-        st = look_at_peers(n);
+    /* To look at each rank takes a call of the system: not after every wait. */
+    if (st == SHERD_OK)
+        st = waited == CUDA_DONE ? hear_peers(n) : look_at_peers(n);
     if (st == SHERD_OK && waited != CUDA_DONE && n->calls > 0 && is_late(n, waited))
         st = fail_late(n);
     return st == SHERD_OK ? SHERD_OK : nccl_give_up(n, st);

@@ -51,6 +51,8 @@ struct comm_ops {
     void (*close)(struct sherd_comm *);
     /* OK, or EPEER where a rank has aborted or died. Does not wait. NULL where nothing can be known. */
     int (*check)(struct sherd_comm *);
+    /* The same from what this process knows without a call of the system; a death may not be known yet. */
+    int (*heard)(struct sherd_comm *);
     /* The board of all ranks, kept by the kind; NULL where it has none. Kinds with a side use the side's. */
     struct board *(*board)(struct sherd_comm *);
     /* board_pulse and board_tell_all of it, for kinds that see their side through its table alone. */

@@ -209,6 +209,11 @@ static int shm_check(struct sherd_comm *comm)
     return block_check_alive(&((struct shm *)comm->impl)->channel);
 }
 
+static int shm_heard(struct sherd_comm *comm)
+{
+    return block_check(&((struct shm *)comm->impl)->channel);
+}
+
 static struct board *shm_board(struct sherd_comm *comm)
 {
     return block_board(((struct shm *)comm->impl)->channel.block);
@@ -249,6 +254,7 @@ const struct comm_ops comm_shm = {
     .abort = shm_abort,
     .close = shm_close,
     .check = shm_check,
+    .heard = shm_heard,
     .board = shm_board,
     .pulse = shm_pulse,
     .tell = shm_tell,

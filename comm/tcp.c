@@ -280,6 +280,11 @@ static int tcp_check(struct sherd_comm *comm)
     return lines_check(((struct tcp *)comm->impl)->lines);
 }
 
+static int tcp_heard(struct sherd_comm *comm)
+{
+    return lines_heard(((struct tcp *)comm->impl)->lines);
+}
+
 static struct board *tcp_board(struct sherd_comm *comm)
 {
     return lines_board(((struct tcp *)comm->impl)->lines);
@@ -312,6 +317,7 @@ const struct comm_ops comm_tcp = {
     .abort = tcp_abort,
     .close = tcp_close,
     .check = tcp_check,
+    .heard = tcp_heard,
     .board = tcp_board,
     .pulse = tcp_pulse,
     .tell = tcp_tell,

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "base/log.h"
+#include "comm/ops.h"
 #include "tests/t.h"
 
 void pause_ms(int ms)
@@ -59,6 +60,7 @@ void abort_wakes(int rank, struct sherd_comm *comm, struct sherd_device *dev, vo
     }
     T_FAILS(sherd_comm_barrier(comm), SHERD_EPEER, "rank 1: the disk is full");
     T_FAILS(sherd_comm_barrier(comm), SHERD_EPEER, "rank 1: the disk is full");
+    T_FAILS(comm->ops->heard(comm), SHERD_EPEER, "rank 1: the disk is full");
     struct sherd_comm *twin = NULL;
     T_FAILS(sherd_comm_dup(&twin, comm), SHERD_EPEER, "rank 1: the disk is full");
 }
