@@ -17,7 +17,7 @@ VEC_INLINE float gelu_part(float x)
     return vec_sigmoid(x * (GELU_A + GELU_B * x * x));
 }
 
-VEC_CLONES static void gelu_forward_task(const void *ctx, int64_t task, void *panel)
+CLONES static void gelu_forward_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_gelu_forward *a = ctx;
     int64_t at = task * CPU_TASK_ELEMS, end = MIN(at + CPU_TASK_ELEMS, a->n);
@@ -40,7 +40,7 @@ int cpu_gelu_forward(struct cpu_lane *lane, const void *args)
     return cpu_parallel(lane, gelu_forward_task, a, cpu_tasks(a->n, CPU_TASK_ELEMS), 0);
 }
 
-VEC_CLONES static void gelu_backward_task(const void *ctx, int64_t task, void *panel)
+CLONES static void gelu_backward_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_gelu_backward *a = ctx;
     int64_t at = task * CPU_TASK_ELEMS, end = MIN(at + CPU_TASK_ELEMS, a->n);
@@ -70,7 +70,7 @@ int cpu_gelu_backward(struct cpu_lane *lane, const void *args)
     return cpu_parallel(lane, gelu_backward_task, a, cpu_tasks(a->n, CPU_TASK_ELEMS), 0);
 }
 
-VEC_CLONES static void swiglu_forward_task(const void *ctx, int64_t task, void *panel)
+CLONES static void swiglu_forward_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_swiglu_forward *a = ctx;
     int64_t rows = cpu_task_rows(a->cols), first = task * rows, last = MIN(first + rows, a->rows);
@@ -99,7 +99,7 @@ int cpu_swiglu_forward(struct cpu_lane *lane, const void *args)
 }
 
 /* d silu(g) / dg = s (1 + g (1 - s)) with s = sigmoid(g). */
-VEC_CLONES static void swiglu_backward_task(const void *ctx, int64_t task, void *panel)
+CLONES static void swiglu_backward_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_swiglu_backward *a = ctx;
     int64_t rows = cpu_task_rows(a->cols), first = task * rows, last = MIN(first + rows, a->rows);

@@ -32,7 +32,7 @@ VEC_INLINE int64_t place_of(const struct heads *h, int64_t batch, int64_t row, i
 }
 
 /* Rows [row, row + n) of a head; converted into buf (n * dim floats) unless they are floats already. */
-VEC_CLONES static struct rows rows_of(
+CLONES static struct rows rows_of(
     const struct heads *h, int64_t batch, int64_t row, int64_t n, int64_t head, float *buf)
 {
     if (h->type == SHERD_F32)
@@ -43,7 +43,7 @@ VEC_CLONES static struct rows rows_of(
 }
 
 /* Writes n rows of floats, dense, to a head. */
-VEC_CLONES static void put_rows(
+CLONES static void put_rows(
     void *base, const struct heads *h, int64_t batch, int64_t row, int64_t n, int64_t head, const float *from)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -102,7 +102,7 @@ VEC_INLINE void softmax_row(
     *sum = *sum * scale + add;
 }
 
-VEC_CLONES static void softmax_tile(
+CLONES static void softmax_tile(
     float *s, int64_t m, int64_t n, int64_t ahead, float *max, float *sum, float *out, int64_t dim)
 {
     for (int64_t i = 0; i < m; i++) {
@@ -111,7 +111,7 @@ VEC_CLONES static void softmax_tile(
     }
 }
 
-VEC_CLONES static void divide_rows(float *out, const float *sum, int64_t m, int64_t dim)
+CLONES static void divide_rows(float *out, const float *sum, int64_t m, int64_t dim)
 {
     for (int64_t i = 0; i < m; i++) {
         float scale = 1.0f / sum[i];
@@ -210,8 +210,8 @@ static void cut(struct work *w, const struct backward *b, float *panel)
 /* From scores s and dp = dout v': p = e^(s - lse) into s, ds = p (dp - delta) scale into dp; 0 for later
  * keys.
  */
-VEC_CLONES static void backward_tile(float *s, float *dp, int64_t m, int64_t n, int64_t ahead,
-    const float *lse, const float *delta, float scale)
+CLONES static void backward_tile(float *s, float *dp, int64_t m, int64_t n, int64_t ahead, const float *lse,
+    const float *delta, float scale)
 {
     for (int64_t i = 0; i < m; i++) {
         int64_t valid = MAX(MIN(i + ahead + 1, n), 0);
@@ -228,7 +228,7 @@ VEC_CLONES static void backward_tile(float *s, float *dp, int64_t m, int64_t n, 
     }
 }
 
-VEC_CLONES static void dot_rows(float *delta, struct rows x, struct rows y, int64_t m, int64_t dim)
+CLONES static void dot_rows(float *delta, struct rows x, struct rows y, int64_t m, int64_t dim)
 {
     for (int64_t i = 0; i < m; i++)
         delta[i] = vec_dot(x.data + i * x.ld, y.data + i * y.ld, dim);

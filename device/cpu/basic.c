@@ -57,7 +57,7 @@ int cpu_fill(struct cpu_lane *lane, const void *args)
     return cpu_parallel(lane, fill_task, a, (int64_t)((a->bytes + COPY_BYTES - 1) / COPY_BYTES), 0);
 }
 
-VEC_CLONES static void cast_task(const void *ctx, int64_t task, void *panel)
+CLONES static void cast_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_cast *a = ctx;
     int64_t at = task * CPU_TASK_ELEMS, end = MIN(at + CPU_TASK_ELEMS, a->n);
@@ -79,7 +79,7 @@ int cpu_cast(struct cpu_lane *lane, const void *args)
     return cpu_parallel(lane, cast_task, a, cpu_tasks(a->n, CPU_TASK_ELEMS), 0);
 }
 
-VEC_CLONES static void add_task(const void *ctx, int64_t task, void *panel)
+CLONES static void add_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_add *args = ctx;
     int64_t at = task * CPU_TASK_ELEMS, end = MIN(at + CPU_TASK_ELEMS, args->n);
@@ -103,7 +103,7 @@ int cpu_add(struct cpu_lane *lane, const void *args)
     return cpu_parallel(lane, add_task, a, cpu_tasks(a->n, CPU_TASK_ELEMS), 0);
 }
 
-VEC_CLONES static void accumulate_task(const void *ctx, int64_t task, void *panel)
+CLONES static void accumulate_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_accumulate *a = ctx;
     int64_t at = task * CPU_TASK_ELEMS, end = MIN(at + CPU_TASK_ELEMS, a->n);
@@ -139,7 +139,7 @@ struct partials {
     int overwrite;
 };
 
-VEC_CLONES static void partials_task(const void *ctx, int64_t task, void *panel)
+CLONES static void partials_task(const void *ctx, int64_t task, void *panel)
 {
     const struct partials *p = ctx;
     int64_t at = task * VEC_BLOCK, n = MIN(VEC_BLOCK, p->cols - at);
@@ -169,7 +169,7 @@ int cpu_add_partials(struct cpu_lane *lane, void *out, enum sherd_dtype type, co
     return cpu_parallel(lane, partials_task, &p, cpu_tasks(cols, VEC_BLOCK), 0);
 }
 
-VEC_CLONES static void bias_task(const void *ctx, int64_t task, void *panel)
+CLONES static void bias_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_bias_backward *a = ctx;
     int64_t block = scratch_block_rows(a->rows);

@@ -21,7 +21,7 @@ static int check_tokens(const char *op, const int32_t *tokens, int64_t batch, in
     return SHERD_OK;
 }
 
-VEC_CLONES static void embed_forward_task(const void *ctx, int64_t task, void *panel)
+CLONES static void embed_forward_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_embed_forward *a = ctx;
     int64_t rows = cpu_task_rows(a->width), first = task * rows, last = MIN(first + rows, a->batch * a->seq);
@@ -79,7 +79,7 @@ VEC_INLINE void sum_row(const struct sherd_embed_backward *a, int64_t row, int64
         sum[i] += dy[i];
 }
 
-VEC_CLONES static void embed_token_task(const void *ctx, int64_t task, void *panel)
+CLONES static void embed_token_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_embed_backward *a = ctx;
     const int32_t *head = a->scratch, *next = head + a->vocab;
@@ -95,7 +95,7 @@ VEC_CLONES static void embed_token_task(const void *ctx, int64_t task, void *pan
     }
 }
 
-VEC_CLONES static void embed_place_task(const void *ctx, int64_t task, void *panel)
+CLONES static void embed_place_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_embed_backward *a = ctx;
     (void)panel;

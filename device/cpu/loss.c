@@ -27,7 +27,7 @@ VEC_INLINE double exponentials(float *e, const float *x, float max, int64_t n)
     return total;
 }
 
-VEC_CLONES static void loss_row_task(const void *ctx, int64_t row, void *panel)
+CLONES static void loss_row_task(const void *ctx, int64_t row, void *panel)
 {
     const struct sherd_loss *a = ctx;
     int64_t n = a->vocab, at = row * (a->pitch ? a->pitch : n), target = a->targets[row];

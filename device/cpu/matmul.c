@@ -64,7 +64,7 @@ struct operand {
 };
 
 /* Rows and columns as stored; converted into panel if need be. */
-VEC_CLONES static struct operand operand(const void *p, int64_t row, int64_t col, int64_t rows, int64_t cols,
+CLONES static struct operand operand(const void *p, int64_t row, int64_t col, int64_t rows, int64_t cols,
     int64_t ld, enum sherd_dtype type, float *panel)
 {
     if (type == SHERD_F32)
@@ -75,7 +75,7 @@ VEC_CLONES static struct operand operand(const void *p, int64_t row, int64_t col
 }
 
 /* What the product is added to: c = bias + add. Returns the beta of the product: 0 if there is neither. */
-VEC_CLONES static float begin(
+CLONES static float begin(
     const struct tiling *t, int64_t row, int64_t col, int64_t m, int64_t n, float *c, int64_t ldc)
 {
     const struct sherd_matmul *a = t->a;
@@ -105,7 +105,7 @@ VEC_CLONES static float begin(
     return 1.0f;
 }
 
-VEC_CLONES static void end(
+CLONES static void end(
     const struct tiling *t, int64_t row, int64_t col, int64_t m, int64_t n, const float *c, int64_t ldc)
 {
     const struct sherd_matmul *a = t->a;

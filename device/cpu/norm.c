@@ -46,7 +46,7 @@ VEC_INLINE void normed_row(
     }
 }
 
-VEC_CLONES static void norm_forward_task(const void *ctx, int64_t task, void *panel)
+CLONES static void norm_forward_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_norm_forward *a = ctx;
     int64_t n = a->cols, rows = cpu_task_rows(n);
@@ -112,7 +112,7 @@ VEC_INLINE void backward_row(const struct sherd_norm_backward *a, const float *d
     }
 }
 
-VEC_CLONES static void norm_backward_task(const void *ctx, int64_t task, void *panel)
+CLONES static void norm_backward_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_norm_backward *a = ctx;
     int64_t n = a->cols, block = scratch_block_rows(a->rows);

@@ -11,7 +11,7 @@
 
 #define MAX_PAIRS (SHERD_MAX_HEAD_DIM / 2)
 
-VEC_CLONES static void turn(
+CLONES static void turn(
     void *x, int64_t at, int64_t pairs, const float *cosine, const float *sine, enum sherd_dtype type)
 {
     float low_buf[MAX_PAIRS], high_buf[MAX_PAIRS];

@@ -85,7 +85,7 @@ struct adamw {
     float keep;                 /* 1 - lr * weight_decay */
 };
 
-VEC_CLONES static void adamw_task(const void *ctx, int64_t task, void *panel)
+CLONES static void adamw_task(const void *ctx, int64_t task, void *panel)
 {
     const struct adamw *s = ctx;
     const struct sherd_adamw *a = s->a;
@@ -139,7 +139,7 @@ int cpu_adamw(struct cpu_lane *lane, const void *args)
     return cpu_parallel(lane, adamw_task, &s, cpu_tasks(a->n, CPU_TASK_ELEMS), 0);
 }
 
-VEC_CLONES static void sgd_task(const void *ctx, int64_t task, void *panel)
+CLONES static void sgd_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_sgd *a = ctx;
     int64_t at = task * CPU_TASK_ELEMS, end = MIN(at + CPU_TASK_ELEMS, a->n);
@@ -185,7 +185,7 @@ int cpu_sgd(struct cpu_lane *lane, const void *args)
 
 /* ---- a float as two halves ---- */
 
-VEC_CLONES static void split_task(const void *ctx, int64_t task, void *panel)
+CLONES static void split_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_split *a = ctx;
     int64_t at = task * CPU_TASK_ELEMS, end = MIN(at + CPU_TASK_ELEMS, a->n);
@@ -200,7 +200,7 @@ int cpu_split(struct cpu_lane *lane, const void *args)
     return cpu_parallel(lane, split_task, a, cpu_tasks(a->n, CPU_TASK_ELEMS), 0);
 }
 
-VEC_CLONES static void join_task(const void *ctx, int64_t task, void *panel)
+CLONES static void join_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_join *a = ctx;
     int64_t at = task * CPU_TASK_ELEMS, end = MIN(at + CPU_TASK_ELEMS, a->n);
@@ -219,7 +219,7 @@ int cpu_join(struct cpu_lane *lane, const void *args)
 
 /* ---- sums ---- */
 
-VEC_CLONES static void square_task(const void *ctx, int64_t task, void *panel)
+CLONES static void square_task(const void *ctx, int64_t task, void *panel)
 {
     const struct sherd_square_sum *a = ctx;
     int64_t at = task * SCRATCH_SUM_ELEMS, end = MIN(at + SCRATCH_SUM_ELEMS, a->n);

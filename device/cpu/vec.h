@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * SPDX-FileCopyrightText: The sherd authors
  *
- * For the inner loops of the CPU kind: several instruction sets from one source, an exponential that
- * vectorizes, and elements as floats whatever their storage.
+ * For the inner loops of the CPU kind: an exponential that vectorizes, and elements as floats whatever their
+ * storage.
  */
 #ifndef SHERD_DEVICE_CPU_VEC_H
 #define SHERD_DEVICE_CPU_VEC_H
@@ -11,27 +11,11 @@
 #include <string.h>
 
 #include <sherd/base.h>
+#include "base/clones.h"
 #include "base/half.h"
 
 /* `omp simd` is compiled with -fopenmp-simd in this folder; elsewhere it may be passed over. */
 #pragma GCC diagnostic ignored "-Wunknown-pragmas"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define VEC_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define VEC_SANITIZED 1
-#endif
-#endif
-
-/* A function compiled for each level of x86-64, chosen when the program is loaded. It needs resolvers, which
- * run before sanitizers are ready. Its name must be unique in this folder, static or not: clang's resolvers
- * are global. */
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(VEC_SANITIZED)
-#define VEC_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define VEC_CLONES
-#endif
 
 #define VEC_INLINE static inline __attribute__((always_inline))
 
