@@ -2,7 +2,7 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * Formats of token files: what the header of each says, and the list that `sherd tokenize` leaves in a
- * folder. tokens.c makes one stream of many files.
+ * folder. walk.c finds the files, tokens.c makes one stream of them.
  */
 #ifndef SHERD_DATA_FORMAT_H
 #define SHERD_DATA_FORMAT_H
