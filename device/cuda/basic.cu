@@ -171,17 +171,8 @@ __global__ void __launch_bounds__(SUM_LANES *SUM_ROWS)
     float sum[W] = { 0 };
     const T *at = dy + (first + threadIdx.y) * cols + c;
     int n = c < cols ? (int)((last - first - threadIdx.y + SUM_ROWS - 1) / SUM_ROWS) : 0;
-    for (; n > 0; n -= SUM_BATCH) {
-        struct piece<T, W> p[SUM_BATCH];
-#pragma unroll
-        for (int u = 0; u < SUM_BATCH; u++, at += SUM_ROWS * cols)
-            if (u < n)
-                p[u].take(at);
-#pragma unroll
-        for (int u = 0; u < SUM_BATCH; u++)
-            if (u < n)
-                p[u].add_to(sum);
-    }
+    for (; n > 0; n -= SUM_BATCH, at += SUM_BATCH * SUM_ROWS * cols)
+        add_batch<SUM_BATCH, T>(sum, 0, n, [&](int u) { return at + u * SUM_ROWS * cols; });
 #pragma unroll
     for (int j = 0; j < W; j++)
         share[threadIdx.y][threadIdx.x * W + j] = sum[j];

@@ -140,17 +140,8 @@ template <int W, typename T>
 static __device__ __forceinline__ void add_rows(
     float (&sum)[W], const T *x, const int32_t *rows, int n, int64_t width)
 {
-    for (int i = 0; i < n; i += BATCH(T)) {
-        struct piece<T, W> p[BATCH(T)];
-#pragma unroll
-        for (int u = 0; u < BATCH(T); u++)
-            if (i + u < n)
-                p[u].take(x + rows[i + u] * width);
-#pragma unroll
-        for (int u = 0; u < BATCH(T); u++)
-            if (i + u < n)
-                p[u].add_to(sum);
-    }
+    for (int i = 0; i < n; i += BATCH(T))
+        add_batch<BATCH(T), T>(sum, i, n, [&](int k) { return x + rows[k] * width; });
 }
 
 /* A block for each row and a piece of its columns, of which those whose row came last add all rows of the
@@ -207,17 +198,8 @@ __global__ void add_positions_kernel(
     const T *dy = (const T *)a.dy + t * a.width + c;
     float sum[W] = { 0 }, old[W];
     load<W>(old, out, W);
-    for (int64_t b = 0; b < a.batch; b += BATCH(T)) {
-        struct piece<T, W> p[BATCH(T)];
-#pragma unroll
-        for (int u = 0; u < BATCH(T); u++)
-            if (b + u < a.batch)
-                p[u].take(dy + (b + u) * pitch);
-#pragma unroll
-        for (int u = 0; u < BATCH(T); u++)
-            if (b + u < a.batch)
-                p[u].add_to(sum);
-    }
+    for (int64_t b = 0; b < a.batch; b += BATCH(T))
+        add_batch<BATCH(T), T>(sum, b, a.batch, [&](int64_t k) { return dy + k * pitch; });
 #pragma unroll
     for (int j = 0; j < W; j++)
         sum[j] += old[j];

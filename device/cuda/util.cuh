@@ -191,6 +191,22 @@ template <typename T> struct piece<T, 1> {
     }
 };
 
+/* sum[W] += what lies at(i), at(i + 1), ... at(n - 1), in order, but no more than N; all is under way at
+ * once. */
+template <int N, typename T, int W, typename I, typename F>
+static __device__ __forceinline__ void add_batch(float (&sum)[W], I i, I n, F at)
+{
+    struct piece<T, W> p[N];
+#pragma unroll
+    for (int u = 0; u < N; u++)
+        if (i + u < n)
+            p[u].take(at(i + u));
+#pragma unroll
+    for (int u = 0; u < N; u++)
+        if (i + u < n)
+            p[u].add_to(sum);
+}
+
 /* As load, of what nobody reads again soon. */
 template <int W, typename T>
 static __device__ __forceinline__ void load_once(float (&v)[W], const T *p, int k)
