@@ -113,7 +113,7 @@ static int cuda_open(struct sherd_device *dev, const struct sherd_device_desc *d
     SHERD_TRY_OUT(check_arch(dev->name, index));
     struct cudaDeviceProp about;
     SHERD_TRY_OUT(CUDA_CHECK(cudaGetDeviceProperties(&about, index)));
-    SHERD_TRY_OUT(matmul_open(cd, desc->tune));
+    SHERD_TRY_OUT(matmul_open(cd, &about, desc->tune));
     snprintf(dev->model, sizeof(dev->model), "%.63s", about.name);
     dev->impl = cd;
     return SHERD_OK;

@@ -131,8 +131,8 @@ int cuda_add_bias(cudaStream_t stream, const struct sherd_matmul *a);
 int cuda_matmul_plain(cudaStream_t stream, const struct sherd_matmul *a);
 
 /* matmul.c */
-/* tune: see sherd_device_desc. */
-int matmul_open(struct cuda_device *cd, const char *tune);
+/* about: of the GPU. tune: see sherd_device_desc. */
+int matmul_open(struct cuda_device *cd, const struct cudaDeviceProp *about, const char *tune);
 void matmul_close(struct cuda_device *cd);
 
 /* One function for each operation, cuda_copy to cuda_clip_factor, as in op_fn of device/ops.h. */

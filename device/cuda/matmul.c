@@ -39,29 +39,27 @@ struct matmul_plans {
 };
 
 /* Choices hold for one model of GPU and one version of the library. */
-static int open_choices(struct cuda_device *cd, const char *folder)
+static int open_choices(struct cuda_device *cd, const struct cudaDeviceProp *about, const char *folder)
 {
-    struct cudaDeviceProp prop;
-    char name[sizeof(prop.name) + 64];
+    char name[sizeof(about->name) + 64];
     if (!folder)
         return SHERD_OK;
-    CUDA_TRY(cudaGetDeviceProperties(&prop, cd->index));
-    for (char *c = prop.name; *c; c++)
+    snprintf(name, sizeof(name), "matmul-%s-cublaslt%zu.txt", about->name, cublasLtGetVersion());
+    for (char *c = name; *c; c++)
         *c = *c == ' ' || *c == '/' ? '-' : *c;
-    snprintf(name, sizeof(name), "matmul-%s-cublaslt%zu.txt", prop.name, cublasLtGetVersion());
     cd->plans->tune = 1;
-    cd->plans->multiprocessors = prop.multiProcessorCount;
+    cd->plans->multiprocessors = about->multiProcessorCount;
     return choices_open(&cd->plans->choices, *folder ? folder : NULL, name);
 }
 
-int matmul_open(struct cuda_device *cd, const char *tune)
+int matmul_open(struct cuda_device *cd, const struct cudaDeviceProp *about, const char *tune)
 {
     cd->plans = mem_zalloc(1, sizeof(*cd->plans));
     if (!cd->plans)
         return SHERD_ENOMEM;
     int st = LT_CHECK(cublasLtCreate(&cd->plans->handle));
     if (st == SHERD_OK)
-        st = open_choices(cd, tune);
+        st = open_choices(cd, about, tune);
     if (st != SHERD_OK) {
         if (cd->plans->handle)
             (void)cublasLtDestroy(cd->plans->handle);
