@@ -23,13 +23,25 @@ struct token_file {
     int64_t first, n; /* place in the stream, tokens */
 };
 
-const char *format_name(enum sherd_format format);
-/* By content and name. */
-enum sherd_format format_guess(const struct token_file *file);
+/* A format: a file of its own where there is something to parse, and one row of the table in format.c. */
+struct format_ops {
+    const char *name; /* its word in data.format */
+    enum sherd_format format;
+    int has_header;                           /* an empty file that was named is broken */
+    int (*is)(const struct token_file *file); /* by content and name; asked unless a row before says yes */
+    int (*read)(struct token_file *file);     /* fills width, offset and n; EFORMAT names file and byte */
+};
+
+/* The rows that are not format.c's own. */
+extern const struct format_ops format_llmc, format_megatron;
+/* All of them, for messages. */
+extern const char format_names[];
+
+/* NULL for auto. */
+const struct format_ops *format_find(enum sherd_format format);
+const struct format_ops *format_guess(const struct token_file *file);
 /* What a file that is taken for text is instead, by its first bytes, as "a Parquet file"; NULL for text. */
 const char *format_no_text(const struct token_file *file);
-/* Fills width, offset and n; EFORMAT names file and byte. */
-int format_read(struct token_file *file);
 
 /* The header of a file of n tokens of 2 or 4 bytes. */
 void format_llmc_header(uint8_t out[LLMC_HEADER], int width, int64_t n);

@@ -131,3 +131,29 @@ int megatron_parse(
     SHERD_TRY(check_sequences(file, index, n, name, bytes, &file->n));
     return check_documents(index + HEADER + 12 * n, documents, n, HEADER + 12 * n, name);
 }
+
+static int is_megatron(const struct token_file *file)
+{
+    char *index = megatron_index(file->path);
+    int yes = index != NULL;
+    mem_free(index);
+    return yes;
+}
+
+static int read_megatron(struct token_file *file)
+{
+    struct file_map map;
+    char *index = megatron_index(file->path);
+    if (!index)
+        return SHERD_FAIL(SHERD_EFORMAT,
+            "%s: there is no .idx beside it, which says what is in a Megatron file", file->path);
+    int st = file_map(&map, index);
+    if (st == SHERD_OK) {
+        st = megatron_parse(file, map.data, map.bytes, index, file->map.bytes);
+        file_unmap(&map);
+    }
+    mem_free(index);
+    return st;
+}
+
+const struct format_ops format_megatron = { "megatron", SHERD_DATA_MEGATRON, 0, is_megatron, read_megatron };

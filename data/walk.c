@@ -28,8 +28,9 @@ static int check_mix(const struct walk *w, const struct token_file *file)
     if ((head->format == SHERD_DATA_BYTES) == (file->format == SHERD_DATA_BYTES))
         return SHERD_OK;
     return SHERD_FAIL(SHERD_ECONFIG,
-        "%s: %s looks like %s but %s like %s; say which one is meant with data.format (bytes, llmc, u16 or megatron)",
-        w->what, head->path, format_name(head->format), file->path, format_name(file->format));
+        "%s: %s looks like %s but %s like %s; say which one is meant with data.format (%s)", w->what,
+        head->path, format_find(head->format)->name, file->path, format_find(file->format)->name,
+        format_names);
 }
 
 /* Text by default: what is no text is passed over in a folder, and refused where it is named, unless bytes
@@ -60,14 +61,15 @@ static int check_text(struct walk *w, const struct token_file *file, int in_fold
 static int add_file(struct walk *w, const char *path, int in_folder)
 {
     int st = SHERD_OK, pass = 0;
+    const struct format_ops *format = format_find(w->format);
     if (in_folder && w->format != SHERD_DATA_AUTO && w->format != SHERD_DATA_BYTES &&
         !text_ends(path, ".bin")) {
         w->skipped[WALK_NAME]++;
         return SHERD_OK;
     }
-    struct token_file file = { .format = w->format };
+    struct token_file file = { 0 };
     SHERD_TRY(file_map(&file.map, path));
-    if (file.map.bytes == 0 && (in_folder || w->format != SHERD_DATA_LLMC)) {
+    if (file.map.bytes == 0 && (in_folder || !format || !format->has_header)) {
         w->skipped[WALK_EMPTY]++;
         goto out;
     }
@@ -76,13 +78,14 @@ static int add_file(struct walk *w, const char *path, int in_folder)
         st = SHERD_ENOMEM;
         goto out;
     }
-    if (file.format == SHERD_DATA_AUTO)
-        file.format = format_guess(&file);
+    if (!format)
+        format = format_guess(&file);
+    file.format = format->format;
     if (file.format == SHERD_DATA_BYTES)
         SHERD_TRY_OUT(check_text(w, &file, in_folder, &pass));
     if (pass)
         goto out;
-    SHERD_TRY_OUT(format_read(&file));
+    SHERD_TRY_OUT(format->read(&file));
     SHERD_TRY_OUT(check_mix(w, &file));
     SHERD_TRY_OUT(mem_grow(&w->files, &w->cap, w->n_files + 1, sizeof(*w->files)));
     file.first = w->count;
@@ -293,7 +296,8 @@ void walk_report(const struct walk *w)
     add_skipped(w, &line);
     if (text_take(&line, &out) == SHERD_OK)
         log_info("%s: %d file%s, %s tokens (%s)%s", w->what, w->n_files, w->n_files == 1 ? "" : "s",
-            text_commas(w->count, count), w->n_files ? format_name(w->files[0].format) : "-", out ? out : "");
+            text_commas(w->count, count), w->n_files ? format_find(w->files[0].format)->name : "-",
+            out ? out : "");
     mem_free(out);
 }
 
