@@ -376,7 +376,7 @@ static int forward_only(struct sherd_engine *e, const struct sherd_batch *batche
     SHERD_TRY(
         sherd_fill(e->compute, &(struct sherd_fill){ .dst = e->scalars, .bytes = e->plan.scalar_bytes }));
     for (int i = 0; i < most; i++)
-        SHERD_TRY(step_micro(e, PROGRAM_EVAL, i < n ? &batches[i] : &nothing, i, 0, logits));
+        SHERD_TRY(step_micro(e, PROGRAM_EVAL, i < n ? &batches[i] : &nothing, i, logits));
     SHERD_TRY(read_scalars(e));
     own[0] = e->host_scalars[SCALAR_OWN_LOSS];
     for (int i = 0; i < n; i++)

@@ -134,6 +134,6 @@ int step_await_copies(struct sherd_engine *engine, struct sherd_queue *queue);
 
 /* Runs one micro-batch list over `batch`; list EVAL leaves logits (device, F32) if not NULL. */
 int step_micro(struct sherd_engine *engine, enum program_list list, const struct sherd_batch *batch,
-    int index, int first, float *logits);
+    int index, float *logits);
 
 #endif

@@ -203,40 +203,49 @@ struct optim_hyper step_hyper(const struct sherd_engine *e, int64_t step)
         .rates = e->graph.capturing ? (const struct sherd_rates *)(e->scalars + SCALAR_RATES) : NULL };
 }
 
-/* One span for each run of tensors with the same decay rule; padding between them is in no span. Runs beside
- * the next step, which waits for the units that it needs. */
-static int run_update(struct sherd_engine *e, int unit)
+/* Elements [from, to) of a tensor that this rank updates. */
+static struct optim_span span_of(
+    const struct sherd_engine *e, int unit, const struct shard_tensor *t, int64_t from, int64_t to)
 {
     const struct shard_store *s = &e->store;
     const struct shard_unit *u = &s->units[unit];
-    const struct shard_layout *layout = &e->plan.layout;
-    size_t pb = sherd_dtype_bytes(e->plan.type), gb = sherd_dtype_bytes(s->grad_type);
-    int64_t first = store_state_first(s, unit), end = first + store_state_elems(s, unit);
+    int64_t at = from - store_state_first(s, unit);
+    struct optim_span span = { .master = u->master ? u->master + at : NULL,
+        .low = u->low ? u->low + at : NULL,
+        .grad = (const char *)u->grad + sherd_dtype_bytes(s->grad_type) * (size_t)at,
+        .n = to - from,
+        .decay = !(t->flags & SHERD_NO_DECAY),
+        .param_type = e->plan.type,
+        .grad_type = s->grad_type,
+        .state_type = s->desc.state,
+        .seed = (uint64_t)e->config.run.seed,
+        .stream = rng_stream(t->name),
+        .first = from - t->offset };
+    if (e->plan.type != SHERD_F32)
+        span.param =
+            (char *)u->param[SHARD_TRAINED] +
+            sherd_dtype_bytes(e->plan.type) * (size_t)(from - store_param_first(s, unit, SHARD_TRAINED));
+    for (int k = 0; k < e->plan.optim->n_states; k++)
+        span.state[k] = (char *)u->state[k] + sherd_dtype_bytes(s->desc.state) * (size_t)at;
+    return span;
+}
+
+/* One span for each tensor; padding between them is in no span. Runs beside the next step, which waits for
+ * the units that it needs. */
+static int run_update(struct sherd_engine *e, int unit)
+{
+    const struct shard_unit_layout *ul = &e->plan.layout.units[unit];
+    int64_t first = store_state_first(&e->store, unit), end = first + store_state_elems(&e->store, unit);
     struct optim_hyper hyper = step_hyper(e, e->update_step);
     SHERD_TRY(sherd_event_wait(e->update_queue, e->clipped));
     if (e->copying && !e->graph.capturing)
         SHERD_TRY(ckpt_saver_await(e->saver, unit, e->update_queue));
-    for (int i = u->layout->first_tensor; i < u->layout->first_tensor + u->layout->n_tensors; i++) {
-        const struct shard_tensor *t = &layout->tensors[i];
-        int64_t from = MAX(first, t->offset), to = MIN(end, t->offset + t->elems), at = from - first;
+    for (int i = ul->first_tensor; i < ul->first_tensor + ul->n_tensors; i++) {
+        const struct shard_tensor *t = &e->plan.layout.tensors[i];
+        int64_t from = MAX(first, t->offset), to = MIN(end, t->offset + t->elems);
         if (t->segment != SHARD_TRAINED || from >= to)
             continue;
-        struct optim_span span = { .master = u->master ? u->master + at : NULL,
-            .low = u->low ? u->low + at : NULL,
-            .grad = (const char *)u->grad + gb * (size_t)at,
-            .n = to - from,
-            .decay = !(t->flags & SHERD_NO_DECAY),
-            .param_type = e->plan.type,
-            .grad_type = s->grad_type,
-            .state_type = s->desc.state,
-            .seed = (uint64_t)e->config.run.seed,
-            .stream = rng_stream(t->name),
-            .first = from - t->offset };
-        if (e->plan.type != SHERD_F32)
-            span.param = (char *)u->param[SHARD_TRAINED] +
-                         pb * (size_t)(from - store_param_first(s, unit, SHARD_TRAINED));
-        for (int k = 0; k < e->plan.optim->n_states; k++)
-            span.state[k] = (char *)u->state[k] + sherd_dtype_bytes(s->desc.state) * (size_t)at;
+        struct optim_span span = span_of(e, unit, t, from, to);
         SHERD_TRY(e->plan.optim->update(e->update_queue, &span, &hyper));
     }
     return move_updated(&e->mover, unit);
@@ -251,7 +260,7 @@ int step_await_copies(struct sherd_engine *e, struct sherd_queue *queue)
 }
 
 static int run_instr(struct sherd_engine *e, enum program_list list, const struct program_instr *in,
-    const struct sherd_batch *batch, int index, int first, float *logits)
+    const struct sherd_batch *batch, int index, float *logits)
 {
     switch (in->op) {
     case PROGRAM_GATHER:
@@ -265,7 +274,7 @@ static int run_instr(struct sherd_engine *e, enum program_list list, const struc
     case PROGRAM_ZERO:
         return run_zero(e, in->index, in->slot);
     case PROGRAM_REDUCE:
-        return move_reduce(&e->mover, in->index, first);
+        return move_reduce(&e->mover, in->index, index == 0);
     case PROGRAM_NORM:
         return run_norm(e);
     case PROGRAM_CLIP:
@@ -278,8 +287,8 @@ static int run_instr(struct sherd_engine *e, enum program_list list, const struc
     return SHERD_BUG("step program: instruction %d", (int)in->op);
 }
 
-static int run_list(struct sherd_engine *e, enum program_list list, const struct sherd_batch *batch,
-    int index, int first, float *logits)
+static int run_list(
+    struct sherd_engine *e, enum program_list list, const struct sherd_batch *batch, int index, float *logits)
 {
     const struct program_code *code = &e->plan.program.list[list];
     for (int i = 0; i < code->n; i++) {
@@ -290,7 +299,7 @@ static int run_list(struct sherd_engine *e, enum program_list list, const struct
         }
         SHERD_KEEP(st, profile_instr_begin(e->profile, list, i));
         if (st == SHERD_OK)
-            st = run_instr(e, list, &code->at[i], batch, index, first, logits);
+            st = run_instr(e, list, &code->at[i], batch, index, logits);
         if (st == SHERD_OK)
             st = profile_instr_end(e->profile, list, i);
         if (st != SHERD_OK) {
@@ -324,13 +333,13 @@ static int send_batch(struct sherd_engine *e, const struct sherd_batch *batch, i
         &(struct sherd_copy){ .dst = slot->targets, .src = host + half, .bytes = n * sizeof(int32_t) });
 }
 
-int step_micro(struct sherd_engine *e, enum program_list list, const struct sherd_batch *batch, int index,
-    int first, float *logits)
+int step_micro(
+    struct sherd_engine *e, enum program_list list, const struct sherd_batch *batch, int index, float *logits)
 {
     SHERD_TRY(profile_part_begin(e->profile, "tokens"));
     SHERD_TRY(send_batch(e, batch, index));
     SHERD_TRY(profile_part_end(e->profile));
-    SHERD_TRY(run_list(e, list, batch, index, first, logits));
+    SHERD_TRY(run_list(e, list, batch, index, logits));
     return sherd_event_record(e->batches[index % PLAN_BATCH_SLOTS].done, e->compute);
 }
 
@@ -401,7 +410,7 @@ static int run_micros(struct sherd_engine *e, const struct sherd_batch *micro, i
                                  : i == 0           ? PROGRAM_FIRST
                                  : i == n_micro - 1 ? PROGRAM_LAST
                                                     : PROGRAM_MIDDLE;
-        SHERD_TRY(step_micro(e, list, &micro[i], i, i == 0, NULL));
+        SHERD_TRY(step_micro(e, list, &micro[i], i, NULL));
     }
     return settle_published(e);
 }
@@ -410,7 +419,7 @@ int step_run(struct sherd_engine *e, const struct sherd_batch *micro, int n_micr
 {
     SHERD_TRY(send_count(e));
     SHERD_TRY(run_micros(e, micro, n_micro));
-    SHERD_TRY(run_list(e, PROGRAM_AFTER, NULL, 0, 0, NULL));
+    SHERD_TRY(run_list(e, PROGRAM_AFTER, NULL, 0, NULL));
     SHERD_TRY(profile_part_begin(e->profile, "results"));
     SHERD_TRY(sherd_copy(
         e->compute, &(struct sherd_copy){
@@ -424,7 +433,7 @@ int step_updates(struct sherd_engine *e, int64_t step)
     e->update_step = step;
     if (copying)
         SHERD_TRY(engine_settle_saved(e));
-    SHERD_TRY(run_list(e, PROGRAM_UPDATES, NULL, 0, 0, NULL));
+    SHERD_TRY(run_list(e, PROGRAM_UPDATES, NULL, 0, NULL));
     if (copying)
         e->copying = 0;
     return SHERD_OK;
@@ -504,12 +513,8 @@ static int fill_stats(const struct sherd_engine *e, struct sherd_step_stats *out
     return exposed_read(&e->exposed, &out->exposed);
 }
 
-int sherd_engine_step(
-    struct sherd_engine *e, const struct sherd_batch *micro, int n_micro, struct sherd_step_stats *stats)
+static int check_micros(struct sherd_engine *e, const struct sherd_batch *micro, int n_micro)
 {
-    double started = clock_seconds();
-    SHERD_TRY(engine_check_weights(e));
-    SHERD_TRY(plan_check_trained(&e->plan));
     if (n_micro < 1 || !micro)
         return SHERD_FAIL(
             SHERD_EINVAL, "a step needs at least one micro-batch (of zero sequences, if need be)");
@@ -518,7 +523,16 @@ int sherd_engine_step(
             "%d micro-batches; this engine has memory for one a step, as batch.accum says: set it to the number of "
             "micro-batches",
             n_micro);
-    SHERD_TRY(step_check_batches(e, micro, n_micro));
+    return step_check_batches(e, micro, n_micro);
+}
+
+int sherd_engine_step(
+    struct sherd_engine *e, const struct sherd_batch *micro, int n_micro, struct sherd_step_stats *stats)
+{
+    double started = clock_seconds();
+    SHERD_TRY(engine_check_weights(e));
+    SHERD_TRY(plan_check_trained(&e->plan));
+    SHERD_TRY(check_micros(e, micro, n_micro));
     int st = submit(e, micro, n_micro);
     if (st == SHERD_OK)
         st = sync_results(e);
