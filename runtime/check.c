@@ -162,7 +162,7 @@ int config_check_filled(const struct sherd_config *c)
 int config_settle(struct sherd_config *c)
 {
     SHERD_TRY(settle_auto(c));
-    SHERD_TRY(foreign_settle(c));
+    SHERD_TRY(deepspeed_settle(c));
     SHERD_TRY(check_whole(c, "schedule.warmup", c->schedule.warmup));
     SHERD_TRY(check_whole(c, "schedule.decay", c->schedule.decay));
     if (c->batch.seq > c->model.context)

@@ -89,7 +89,7 @@ int foreign_take(struct sherd_config *config, const struct foreign_system *syste
 /* The same from a file. */
 int foreign_load(struct sherd_config *config, const struct foreign_system *system, const char *path);
 /* What could not be decided before overrides were known; called by config_settle. */
-int foreign_settle(struct sherd_config *config);
+int deepspeed_settle(struct sherd_config *config);
 /* Tells whether Accelerate would have trained elsewhere, or on another number of ranks; world 0 = unknown. */
 int accelerate_settle(struct sherd_config *config, int world);
 /* JSON as the reader of YAML takes it, in place: white space for the comments that JSON does not have (// and
@@ -104,6 +104,9 @@ int foreign_is_auto(const struct foreign_item *item);
 /* Values of items whose type the walk has checked. */
 int foreign_bool(const struct foreign_item *item);
 double foreign_real(const struct foreign_item *item);
+/* Sets a key of ours to what their key at `where` asks for; what it has from elsewhere must be the same. */
+int foreign_agree(struct sherd_config *config, const struct key *key, const struct yaml_node *value,
+    const char *where, const char *theirs);
 /* Sets our key, which then comes from the item's place. */
 int foreign_put(struct foreign *f, const struct foreign_item *item, const char *ours, const char *value);
 /* Sets our key to the system's default unless something has set it. */
