@@ -154,10 +154,10 @@ static int fail_late(const struct nccl *n)
 {
     char text[1200];
     struct sherd_comm *side = n->owner->side;
+    const char *where = side->ops->tell(side, text, sizeof(text));
     return SHERD_FAIL(SHERD_ETIMEOUT,
-        "rank %d: the GPU has made no progress for %g s; the last collective brought was %s #%llu: %s",
-        n->owner->world.rank, n->owner->timeout, n->last, n->calls,
-        side->ops->tell(side, text, sizeof(text)));
+        "the GPU has made no progress for %g s; the last collective brought was %s #%llu%s%s",
+        n->owner->timeout, n->last, n->calls, *where ? ": " : "", where);
 }
 
 /* While the host waits for the GPU, see struct cuda_watch. */
