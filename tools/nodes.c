@@ -65,10 +65,17 @@ static int refuse(const char *text)
     return EXIT_FAILED;
 }
 
-static const char *name_of(const struct peer *peer, char buf[128])
+static void hang_up(struct peer *peer)
 {
-    snprintf(buf, 128, "host %d (%s)", peer->node, peer->host[0] ? peer->host : "?");
-    return buf;
+    close(peer->sock);
+    peer->sock = -1;
+}
+
+static struct launch_outcome outcome_of(int worth, int code, const char *text)
+{
+    struct launch_outcome outcome = { .worth = worth, .code = code };
+    snprintf(outcome.text, sizeof(outcome.text), "%s", text);
+    return outcome;
 }
 
 /* ---- letters ---- */
@@ -100,18 +107,16 @@ static void end_attempt(struct nodes *nodes, const char *why)
 /* A host is gone, or has not been heard for too long. */
 static void lose(struct nodes *nodes, struct peer *peer, const char *how)
 {
-    char name[128], text[256];
+    char text[256];
     int known = peer->node >= 0 && peer->takes_part;
-    snprintf(text, sizeof(text), "%s %s", name_of(peer, name), how);
-    close(peer->sock);
-    peer->sock = -1;
+    snprintf(text, sizeof(text), "host %d (%s) %s", peer->node, peer->host[0] ? peer->host : "?", how);
+    hang_up(peer);
     if (nodes->rank != 0 && !peer->takes_part)
         end_attempt(nodes, text);
     if (known && !peer->has_outcome) {
         peer->has_outcome = 1;
         peer->order = peer->order ? peer->order : ++nodes->failures;
-        peer->outcome = (struct launch_outcome){ .worth = 3, .code = EXIT_FAILED };
-        snprintf(peer->outcome.text, sizeof(peer->outcome.text), "%s", text);
+        peer->outcome = outcome_of(3, EXIT_FAILED, text);
         end_attempt(nodes, text);
     }
     if (nodes->rank == 0)
@@ -143,31 +148,40 @@ static void send_away(struct peer *peer, const char *text)
     *peer = (struct peer){ .sock = -1, .node = -1 };
 }
 
-static void admit(struct nodes *nodes, struct peer *peer, const struct letter *l)
+/* The first number that no host has, -1 when all are there. */
+static int free_number(struct nodes *nodes)
+{
+    for (int k = 1; k < nodes->count; k++)
+        if (!find(nodes, k))
+            return k;
+    return -1;
+}
+
+/* Whether a host cannot be host `node` of these, and why. */
+static int is_refused(struct nodes *nodes, const struct letter *l, int node, char why[400])
 {
     const char *id = nodes->desc->nodes.id;
-    char text[512];
-    int node = l->node;
     if (strcmp(l->job, id) != 0)
-        snprintf(text, sizeof(text), "refused host %s: it is of job '%s', this is job '%s' (--rdzv-id)",
-            l->host, l->job, id);
+        snprintf(why, 400, "it is of job '%s', this is job '%s' (--rdzv-id)", l->job, id);
     else if (l->nodes != nodes->count)
-        snprintf(text, sizeof(text), "refused host %s: it says --nnodes %d, this host says %d", l->host,
-            l->nodes, nodes->count);
+        snprintf(why, 400, "it says --nnodes %d, this host says %d", l->nodes, nodes->count);
     else if (node >= nodes->count || node == 0)
-        snprintf(text, sizeof(text), "refused host %s: --node-rank %d of %d hosts, and host 0 is %s", l->host,
-            node, nodes->count, nodes->self);
-    else if (node > 0 && find(nodes, node))
-        snprintf(text, sizeof(text), "refused host %s: host %d is already %s", l->host, node,
-            find(nodes, node)->host);
+        snprintf(why, 400, "--node-rank %d of %d hosts, and host 0 is %s", node, nodes->count, nodes->self);
+    else if (node < 0)
+        snprintf(why, 400, "all %d hosts are there", nodes->count);
+    else if (find(nodes, node))
+        snprintf(why, 400, "host %d is already %s", node, find(nodes, node)->host);
     else
-        text[0] = '\0';
-    for (int k = 1; node < 0 && k < nodes->count && !text[0]; k++)
-        if (!find(nodes, k))
-            node = k;
-    if (!text[0] && node < 0)
-        snprintf(text, sizeof(text), "refused host %s: all %d hosts are there", l->host, nodes->count);
-    if (text[0]) {
+        return 0;
+    return 1;
+}
+
+static void admit(struct nodes *nodes, struct peer *peer, const struct letter *l)
+{
+    int node = l->node < 0 ? free_number(nodes) : l->node;
+    char why[400], text[512];
+    if (is_refused(nodes, l, node, why)) {
+        snprintf(text, sizeof(text), "refused host %s: %s", l->host, why);
         send_away(peer, text);
         return;
     }
@@ -213,8 +227,7 @@ static void take_letter(struct nodes *nodes, struct peer *peer)
         break;
     case RESULT:
         peer->has_outcome = 1;
-        peer->outcome = (struct launch_outcome){ .worth = l->worth, .code = l->code };
-        snprintf(peer->outcome.text, sizeof(peer->outcome.text), "%s", l->text);
+        peer->outcome = outcome_of(l->worth, l->code, l->text);
         break;
     case START:
         nodes->start = *l;
@@ -241,12 +254,10 @@ static void read_letters(struct nodes *nodes, struct peer *peer)
         if (whole > 0)
             take_letter(nodes, peer);
     }
-    if (whole < 0 && peer->node == -1) {
-        close(peer->sock);
-        peer->sock = -1;
-    } else if (whole < 0) {
+    if (whole < 0 && peer->node == -1)
+        hang_up(peer);
+    else if (whole < 0)
         lose(nodes, peer, "is gone: its launcher has ended");
-    }
 }
 
 /* ---- the loop ---- */
@@ -282,7 +293,7 @@ void nodes_work(struct nodes *nodes)
             continue;
         snprintf(text, sizeof(text), "has not been heard for %g s: cut off, or stopped", most);
         if (peer->node == -1)
-            close(peer->sock), peer->sock = -1;
+            hang_up(peer);
         else
             lose(nodes, peer, text);
     }
@@ -369,15 +380,13 @@ static int start_all(struct nodes *nodes, struct launch_place *place)
 
 #define LISTED_BYTES 24 /* of ", 1000000 and more" */
 
-static int missing(const struct nodes *nodes, char *out, size_t bytes)
+static int missing(struct nodes *nodes, char *out, size_t bytes)
 {
     int n = 0, cut = 0;
     size_t len = 0;
     out[0] = '\0';
     for (int k = 1; k < nodes->count; k++) {
-        int there = 0;
-        for (int i = 0; i < nodes->n_peers; i++)
-            there |= nodes->peers[i].sock >= 0 && nodes->peers[i].node == k;
+        int there = find(nodes, k) != NULL;
         if (!there && len + LISTED_BYTES < bytes)
             len += (size_t)snprintf(out + len, bytes - len, "%s%d", n ? ", " : "", k);
         else if (!there && !cut++)
@@ -474,12 +483,18 @@ static int choose(struct nodes *nodes, int again, struct launch_outcome *out)
     return again && may_try_again(out);
 }
 
+/* RESULT of this host, VERDICT for all. */
+static void send_outcome(struct nodes *nodes, int kind, const struct launch_outcome *o, int again)
+{
+    struct letter l = { .kind = kind, .worth = o->worth, .code = o->code, .again = again };
+    snprintf(l.text, sizeof(l.text), "%s", o->text);
+    send_all(nodes, &l, SEND_SECONDS);
+}
+
 int nodes_settle(struct nodes *nodes, int signals, int again, struct launch_outcome *out)
 {
-    struct letter l = { .kind = nodes->rank == 0 ? VERDICT : RESULT, .worth = out->worth, .code = out->code };
-    snprintf(l.text, sizeof(l.text), "%s", out->text);
     if (nodes->rank != 0)
-        send_all(nodes, &l, SEND_SECONDS);
+        send_outcome(nodes, RESULT, out, 0);
     while (nodes->rank == 0 ? !all_told(nodes) : nodes->verdict.kind != VERDICT) {
         int sig = wait_turn(nodes, signals);
         if (sig && sig != SIGUSR1) {
@@ -494,16 +509,12 @@ int nodes_settle(struct nodes *nodes, int signals, int again, struct launch_outc
         }
     }
     if (nodes->rank != 0) {
-        *out = (struct launch_outcome){ .worth = nodes->verdict.worth, .code = nodes->verdict.code };
-        snprintf(out->text, sizeof(out->text), "%s", nodes->verdict.text);
+        *out = outcome_of(nodes->verdict.worth, nodes->verdict.code, nodes->verdict.text);
         return nodes->verdict.again;
     }
-    l.again = choose(nodes, again, out);
-    l.worth = out->worth;
-    l.code = out->code;
-    snprintf(l.text, sizeof(l.text), "%s", out->text);
-    send_all(nodes, &l, SEND_SECONDS);
-    return l.again;
+    again = choose(nodes, again, out);
+    send_outcome(nodes, VERDICT, out, again);
+    return again;
 }
 
 /* ---- opening and closing ---- */
