@@ -2,8 +2,9 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * DeepSpeed's settings: what follows from several of its keys, the optimizer, the scheduler and the number
- * formats. The table of its keys is in runtime/deepspeed_keys.c, the way through a file in runtime/foreign.c.
- * Defaults are those of DeepSpeed's code in 2026.
+ * formats. The table of its keys is in runtime/deepspeed_keys.c, what waits for all settings in
+ * runtime/deepspeed_late.c, the way through a file in runtime/foreign.c. Defaults are those of DeepSpeed's
+ * code in 2026.
  */
 #include <stdio.h>
 #include <string.h>
