@@ -37,7 +37,7 @@ static int read_bare(struct token_file *file)
 static const struct format_ops format_bytes = { "bytes", SHERD_DATA_BYTES, 0, is_bytes, read_bare };
 static const struct format_ops format_u16 = { "u16", SHERD_DATA_U16, 0, is_any, read_bare };
 
-/* In the order in which files are asked whether they are of it. */
+/* In the order in which files are asked whether they are of it; the last takes any. */
 static const struct format_ops *const table[] = { &format_llmc, &format_bytes, &format_megatron,
     &format_u16 };
 const char format_names[] = "bytes, llmc, u16 or megatron";
