@@ -283,12 +283,10 @@ int accelerate_settle(struct sherd_config *config, int world)
     return settle_ranks(&f, &origin->late, world);
 }
 
-/* The file that is named; what is wrong in it says so by its own name. */
 static int take_deepspeed(struct foreign *f, const struct foreign_item *file)
 {
-    const char *path = file->node->value;
-    int st = foreign_load(f->config, &foreign_deepspeed, path);
-    return st == SHERD_ECONFIG && !text_starts(sherd_error(), path) ? foreign_fail_at(f, file, st) : st;
+    const char *named = arena_printf(&f->origin->arena, "%s:%d: %s", f->name, file->node->line, file->path);
+    return named ? foreign_load(f->config, &foreign_deepspeed, file->node->value, named) : SHERD_ENOMEM;
 }
 
 /* A file for a cloud has keys of its own. */

@@ -166,7 +166,7 @@ static const struct foreign_system *system_of(const struct yaml_node *n)
 /* They come after the file's own settings, with which they must agree. */
 static int take_systems(struct sherd_config *config, const struct yaml_node *root)
 {
-    const struct config_origin *origin = config->origin;
+    struct config_origin *origin = config->origin;
     for (const struct yaml_node *n = root->first; n; n = n->next) {
         const struct foreign_system *system = system_of(n);
         if (!system)
@@ -174,10 +174,8 @@ static int take_systems(struct sherd_config *config, const struct yaml_node *roo
         if (n->kind == YAML_MAP) {
             SHERD_TRY(foreign_take(config, system, n, origin->name));
         } else if (n->kind == YAML_VALUE && n->value[0] && !yaml_is_null(n)) {
-            int st = foreign_load(config, system, n->value);
-            if (st == SHERD_ECONFIG && !text_starts(sherd_error(), n->value))
-                return in_file(config, n->line, status_context(st, "%s", n->key));
-            SHERD_TRY(st);
+            const char *named = arena_printf(&origin->arena, "%s:%d: %s", origin->reading, n->line, n->key);
+            SHERD_TRY(named ? foreign_load(config, system, n->value, named) : SHERD_ENOMEM);
         } else {
             return in_file(config, n->line,
                 SHERD_FAIL(SHERD_ECONFIG, "%s: must be the name of a file, or a block of %s's keys", n->key,

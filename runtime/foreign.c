@@ -460,14 +460,15 @@ int foreign_take(struct sherd_config *config, const struct foreign_system *syste
     return st;
 }
 
-int foreign_load(struct sherd_config *config, const struct foreign_system *system, const char *path)
+int foreign_load(
+    struct sherd_config *config, const struct foreign_system *system, const char *path, const char *named)
 {
     char *text;
     size_t bytes;
     struct yaml_tree tree;
     int st = file_read_text(&text, &bytes, path, YAML_TEXT_BYTES);
     if (st != SHERD_OK)
-        return st == SHERD_ENOMEM ? st : SHERD_ECONFIG;
+        return st == SHERD_ENOMEM ? st : status_context(SHERD_ECONFIG, "%s", named);
     if (text_ends(path, ".json"))
         bytes = foreign_plain_json(text, bytes);
     st = yaml_tree_read(&tree, text, bytes, path);

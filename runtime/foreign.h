@@ -86,8 +86,10 @@ const struct foreign_system *foreign_detect(const struct yaml_node *root, const 
 /* Takes the settings of a tree into the config. Keys that the config has from elsewhere must agree. */
 int foreign_take(struct sherd_config *config, const struct foreign_system *system,
     const struct yaml_node *root, const char *name);
-/* The same from a file. */
-int foreign_load(struct sherd_config *config, const struct foreign_system *system, const char *path);
+/* The same from a file. What is wrong in it is told by its own name; that it cannot be read, by the place
+ * that names it, "x.yaml:3: deepspeed". */
+int foreign_load(
+    struct sherd_config *config, const struct foreign_system *system, const char *path, const char *named);
 /* What could not be decided before overrides were known; called by config_settle. */
 int deepspeed_settle(struct sherd_config *config);
 /* Tells whether Accelerate would have trained elsewhere, or on another number of ranks; world 0 = unknown. */

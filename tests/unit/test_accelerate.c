@@ -295,7 +295,8 @@ static void devices(void **state)
 static void file_in_a_file(void **state)
 {
     (void)state;
-    char folder[FOLDER_BYTES], path[FOLDER_BYTES + 16], text[FOLDER_BYTES + 200];
+    char folder[FOLDER_BYTES], path[FOLDER_BYTES + 16], text[FOLDER_BYTES + 200], names[FOLDER_BYTES + 200],
+        *large;
     static const char ds[] = "{\"train_batch_size\": 12,\n\"zero_optimization\": {\"stage\": 3}}\n";
     struct sherd_config c;
     assert_int_equal(folder_make(folder, "accelerate"), 0);
@@ -312,6 +313,14 @@ static void file_in_a_file(void **state)
     expect_fail(text, "ds.json:2: zero_optimization.stage: makes shard.stage 3, but it is 2 at acc.yaml:3");
     expect_fail("deepspeed_config:\n  deepspeed_config_file: none.json\n",
         "acc.yaml:2: deepspeed_config.deepspeed_config_file: cannot open 'none.json'");
+    large = mem_zalloc(YAML_TEXT_BYTES + 1, 1);
+    assert_non_null(large);
+    ASSERT_OK(file_write_atomic(path, large, YAML_TEXT_BYTES + 1));
+    mem_free(large);
+    snprintf(text, sizeof(text), "acc.yaml:2: deepspeed_config.deepspeed_config_file: %s: the file is larger",
+        path);
+    snprintf(names, sizeof(names), "deepspeed_config:\n  deepspeed_config_file: %s\n", path);
+    expect_fail(names, text);
     ASSERT_OK(file_remove_tree(folder));
 }
 
