@@ -17,7 +17,7 @@
 #define PATH_BYTES 128 /* longer keys are unknown anyway */
 
 const char CONFIG_DEFAULT[] = "default", CONFIG_DERIVED[] = "derived", CONFIG_SET[] = "--set";
-const char CONFIG_PROGRAM[] = "set by the program";
+const char CONFIG_PROGRAM[] = "set by the program", CONFIG_ARGUMENT[] = "argument of the program";
 
 static int index_of(const struct key *key)
 {
@@ -79,6 +79,8 @@ int config_fail_at(const struct sherd_config *config, const char *path, int stat
         return status_context(status, "%s", path);
     const struct config_source *from = &origin->from[index_of(key_find(path))];
     const char *where = from->where;
+    if (where == CONFIG_ARGUMENT)
+        return status;
     if (where == CONFIG_DEFAULT || where == CONFIG_DERIVED)
         where = from->asked ? from->asked : origin->name;
     if (from->theirs && where != CONFIG_SET)
@@ -124,6 +126,8 @@ static int set_defaults(struct sherd_config *config)
 static int in_file(const struct sherd_config *config, int line, int status)
 {
     const struct config_origin *origin = config->origin;
+    if (origin->reading == CONFIG_ARGUMENT)
+        return status;
     return line > 0 ? status_context(status, "%s:%d", origin->reading, line)
                     : status_context(status, "%s", origin->reading);
 }
@@ -344,24 +348,27 @@ static int take_options(struct sherd_config *config, const struct sherd_config_d
     return SHERD_OK;
 }
 
-/* --model with the folder of a Hugging Face model. */
+/* The folder of a Hugging Face model. */
 static int take_folder(struct sherd_config *config, const char *path)
 {
-    struct config_origin *origin = config->origin;
     char *setting = mem_printf("model.from=%s", path);
-    origin->reading = "--model";
     int st = setting ? take_override(config, setting) : SHERD_ENOMEM;
     mem_free(setting);
     return st;
 }
 
-static int take_model_of(struct sherd_config *config, const char *path)
+static int take_model_of(struct sherd_config *config, const char *path, const char *source)
 {
+    struct config_origin *origin = config->origin;
+    origin->reading = source ? arena_strdup(&origin->arena, source) : CONFIG_ARGUMENT;
+    if (!origin->reading)
+        return SHERD_ENOMEM;
     if (!file_exists(path))
-        return SHERD_FAIL(SHERD_ENOTFOUND,
-            "--model: %s: no such file or folder; name a .yaml file with a section model, or the folder of a Hugging "
-            "Face model (nothing is downloaded)",
-            path);
+        return in_file(config, 0,
+            SHERD_FAIL(SHERD_ENOTFOUND,
+                "%s: no such file or folder; name a .yaml file with a section model, or the folder of a Hugging "
+                "Face model (nothing is downloaded)",
+                path));
     return file_is_dir(path) ? take_folder(config, path) : take_model(config, path);
 }
 
@@ -376,7 +383,7 @@ static int parse(struct sherd_config *out, const char *text, size_t bytes,
     SHERD_TRY_OUT(set_defaults(out));
     SHERD_TRY_OUT(take_file(out, text, bytes, desc->path));
     if (desc->model)
-        SHERD_TRY_OUT(take_model_of(out, desc->model));
+        SHERD_TRY_OUT(take_model_of(out, desc->model, desc->model_source));
     SHERD_TRY_OUT(take_options(out, desc));
     if (import)
         SHERD_TRY_OUT(config_import(out));
@@ -468,7 +475,8 @@ static int copy_texts(const struct key *key, struct sherd_config *config, struct
 static int keep_text(struct arena *arena, const char **text)
 {
     const char *s = *text;
-    if (!s || s == CONFIG_DEFAULT || s == CONFIG_DERIVED || s == CONFIG_SET || s == CONFIG_PROGRAM)
+    if (!s || s == CONFIG_DEFAULT || s == CONFIG_DERIVED || s == CONFIG_SET || s == CONFIG_PROGRAM ||
+        s == CONFIG_ARGUMENT)
         return SHERD_OK;
     *text = arena_strdup(arena, s);
     return *text ? SHERD_OK : SHERD_ENOMEM;

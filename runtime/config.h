@@ -66,6 +66,9 @@ struct config_source {
     const char *asked;  /* where that key is "auto", or NULL */
 };
 extern const char CONFIG_DEFAULT[], CONFIG_DERIVED[], CONFIG_SET[], CONFIG_PROGRAM[];
+/* model.from as sherd_config_desc.model without a source: messages say neither where it is from nor its key.
+ */
+extern const char CONFIG_ARGUMENT[];
 
 /* What people should know of a file that was written for another system. */
 enum config_remark_kind {

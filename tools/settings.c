@@ -57,6 +57,7 @@ int settings_load(struct sherd_config *out, struct settings *s, const char *path
 {
     struct sherd_config_desc desc = { .path = path,
         .model = s->model,
+        .model_source = "--model",
         .options = s->options,
         .overrides = s->set.items,
         .n_overrides = s->set.n,

@@ -51,17 +51,6 @@ static int keep_run(struct speak *s)
     return s->run ? SHERD_OK : sherd_fail(SHERD_ENOMEM, "no memory for a path");
 }
 
-/* The folder is an argument here: its failures begin with it, not with the option that it is elsewhere. */
-static int fail_folder(int st)
-{
-    static const char *const words[] = { "--model: ", "model.from: " };
-    const char *text = sherd_error();
-    for (int i = 0; i < COUNT_OF(words); i++)
-        if (strncmp(text, words[i], strlen(words[i])) == 0)
-            text += strlen(words[i]);
-    return out_fail(sherd_fail(st, "%s", text));
-}
-
 static int read_config(struct speak *s, const struct speak_desc *d)
 {
     int st = SHERD_OK;
@@ -73,7 +62,7 @@ static int read_config(struct speak *s, const struct speak_desc *d)
         s->weights = strdup(d->path);
         st = s->weights ? sherd_config_read(&s->config, &desc)
                         : sherd_fail(SHERD_ENOMEM, "no memory for a path");
-        return st == SHERD_OK ? EXIT_OK : fail_folder(st);
+        return st == SHERD_OK ? EXIT_OK : out_fail(st);
     }
     if (access(d->path, F_OK) != 0)
         return out_fail(sherd_fail(SHERD_ENOTFOUND,

@@ -169,9 +169,10 @@ struct sherd_option {
     const char *setting, *source;
 };
 struct sherd_config_desc {
-    const char *path;  /* the file: sherd's own, or DeepSpeed's or Accelerate's; NULL for none */
-    const char *model; /* another file, whose section model is read, or the folder of a Hugging
-                          Face model, as model.from; NULL for none */
+    const char *path;         /* the file: sherd's own, or DeepSpeed's or Accelerate's; NULL for none */
+    const char *model;        /* another file, whose section model is read, or the folder of a Hugging
+                                 Face model, as model.from; NULL for none */
+    const char *model_source; /* of model, as "--model"; NULL: messages begin with its path */
     const struct sherd_option *options; /* applied after the files, */
     const char *const *overrides;       /* and these after them */
     int n_options, n_overrides, world;

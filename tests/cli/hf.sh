@@ -132,6 +132,8 @@ has err "theirs/none: there is no config.json in it"
 cp "$models/qwen3/model.safetensors" theirs/none
 run 2 train tiny.yaml --set run.dir=x --set model.from=theirs/none
 has err "copy that of their model beside them"
+run 1 generate theirs/none --prompt a
+has err "sherd: theirs/none: there is no config.json in it; it says what the weights are of"
 run 1 merge "$models/qwen3" x
 has err "it is a model folder of Hugging Face"
 cp "$models/qwen3/config.json" theirs/ds

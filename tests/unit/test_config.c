@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "runtime/config.h"
 #include "runtime/keys.h"
+#include "tests/folder.h"
 
 static int parse(struct sherd_config *out, const char *text, int world)
 {
@@ -462,6 +463,29 @@ out:
     return st;
 }
 
+/* What is wrong with a model folder is told by the option that named it, or begins with the folder where a
+ * program takes it as an argument. */
+static void a_model_is_told_by_its_source(void **state)
+{
+    (void)state;
+    char folder[FOLDER_BYTES], want[FOLDER_BYTES + 100];
+    struct sherd_config c;
+    assert_int_equal(folder_make(folder, "config"), 0);
+    struct sherd_config_desc desc = { .model = folder, .model_source = "--weights" };
+    snprintf(want, sizeof(want), "--weights: model.from: %s: there is no config.json in it", folder);
+    ASSERT_FAILS(sherd_config_read(&c, &desc), SHERD_ENOTFOUND, want);
+    assert_ptr_equal(strstr(sherd_error(), want), sherd_error());
+    desc.model_source = NULL;
+    ASSERT_FAILS(sherd_config_read(&c, &desc), SHERD_ENOTFOUND, ": there is no config.json in it");
+    assert_ptr_equal(strstr(sherd_error(), folder), sherd_error());
+    ASSERT_OK(file_remove_tree(folder));
+    ASSERT_FAILS(sherd_config_read(&c, &desc), SHERD_ENOTFOUND, ": no such file or folder");
+    assert_ptr_equal(strstr(sherd_error(), folder), sherd_error());
+    desc.model_source = "--weights";
+    ASSERT_FAILS(sherd_config_read(&c, &desc), SHERD_ENOTFOUND, ": no such file or folder");
+    assert_ptr_equal(strstr(sherd_error(), "--weights: "), sherd_error());
+}
+
 static void survives_every_failed_allocation(void **state)
 {
     (void)state;
@@ -505,6 +529,7 @@ int main(void)
         cmocka_unit_test(printing_gives_the_same_config_and_its_sources),
         cmocka_unit_test(reference_is_a_config_of_all_defaults),
         cmocka_unit_test(one_order_takes_more_work_space),
+        cmocka_unit_test(a_model_is_told_by_its_source),
         cmocka_unit_test(survives_every_failed_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
