@@ -16,11 +16,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file_plain.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
 
-#define FIRST_READ_BYTES 4096 /* for files that do not know their size, as pipes */
+#define FIRST_READ_BYTES 4096 /* for files that do not know their size, as those of the system */
 #define SYNC_BYTES ((off_t)64 << 20)
 
 static _Thread_local struct file_watch watched;
@@ -93,10 +94,6 @@ int file_map(struct file_map *out, const char *path)
         st = file_fail("examine", path);
         goto out;
     }
-    if (!S_ISREG(info.st_mode)) {
-        st = SHERD_FAIL(SHERD_EIO, "cannot map '%s': Not a regular file", path);
-        goto out;
-    }
     if (info.st_size > 0) {
         void *p = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED) {
@@ -120,31 +117,38 @@ void file_unmap(struct file_map *map)
     *map = (struct file_map){ 0 };
 }
 
-static int open_retry(const char *path, int flags)
+static int open_retry(int *fd, const char *verb, const char *path, int flags)
 {
-    int fd;
+    const char *other = file_other(path);
+    *fd = -1;
+    if (other && !(flags & O_EXCL))
+        return SHERD_FAIL(SHERD_EIO, "cannot %s '%s': it is %s", verb, path, other);
     do
-        fd = open(path, flags | O_CLOEXEC, 0666);
-    while (fd < 0 && errno == EINTR);
-    return fd;
+        *fd = open(path, flags | O_CLOEXEC, 0666);
+    while (*fd < 0 && errno == EINTR);
+    return *fd < 0 ? file_fail(verb, path) : SHERD_OK;
 }
 
 int file_open_read(int *fd, const char *path)
 {
-    *fd = open_retry(path, O_RDONLY);
-    return *fd < 0 ? file_fail("open", path) : SHERD_OK;
+    return open_retry(fd, "open", path, O_RDONLY);
+}
+
+/* The same, unless the hook has an errno for it. */
+static int open_to_write(int *fd, const char *verb, const char *path, int flags)
+{
+    *fd = -1;
+    return file_may("create", path, NULL) ? open_retry(fd, verb, path, flags) : file_fail(verb, path);
 }
 
 int file_open_new(int *fd, const char *path)
 {
-    *fd = file_may("create", path, NULL) ? open_retry(path, O_RDWR | O_CREAT | O_EXCL) : -1;
-    return *fd < 0 ? file_fail("create", path) : SHERD_OK;
+    return open_to_write(fd, "create", path, O_RDWR | O_CREAT | O_EXCL);
 }
 
 int file_open_append(int *fd, const char *path)
 {
-    *fd = file_may("create", path, NULL) ? open_retry(path, O_WRONLY | O_CREAT | O_APPEND) : -1;
-    return *fd < 0 ? file_fail("open", path) : SHERD_OK;
+    return open_to_write(fd, "open", path, O_WRONLY | O_CREAT | O_APPEND);
 }
 
 /* Made first and asked for O_DIRECT after: a file system that refuses it may have made the file all the same.
@@ -369,9 +373,7 @@ static void read_holder(int fd, char *out, size_t bytes)
 int file_lock(int *fd, const char *path)
 {
     char text[256], host[128] = "?";
-    *fd = open_retry(path, O_RDWR | O_CREAT);
-    if (*fd < 0)
-        return file_fail("create", path);
+    SHERD_TRY(open_retry(fd, "create", path, O_RDWR | O_CREAT));
     int r, st = SHERD_OK;
     do
         r = flock(*fd, LOCK_EX | LOCK_NB);

@@ -13,7 +13,8 @@ struct file_map {
     const uint8_t *data; /* NULL for an empty file */
     size_t bytes;
 };
-/* Maps a regular file for reading; ENOTFOUND or EIO. */
+/* Maps a file for reading; ENOTFOUND or EIO. What is no file (a pipe, a device) is EIO here and in all that
+ * opens one: see base/file_plain.h. */
 int file_map(struct file_map *out, const char *path);
 void file_unmap(struct file_map *map);
 

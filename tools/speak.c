@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file_plain.h"
 #include "tools/args.h"
 #include "tools/out.h"
 
@@ -133,11 +134,14 @@ static void add_end(struct speak *s, json_int_t id)
 }
 
 /* A number or a list of numbers, in the file of a model folder. */
-static void read_ends(struct speak *s, const char *folder, const char *file)
+static int read_ends(struct speak *s, const char *folder, const char *file)
 {
     char path[PATH_MOST];
     if (snprintf(path, sizeof(path), "%s/%s", folder, file) >= (int)sizeof(path))
-        return;
+        return EXIT_OK;
+    const char *other = file_other(path);
+    if (other)
+        return out_fail(sherd_fail(SHERD_EIO, "cannot open '%s': it is %s", path, other));
     json_t *root = json_load_file(path, 0, NULL), *id = json_object_get(root, "eos_token_id");
     if (json_is_integer(id))
         add_end(s, json_integer_value(id));
@@ -145,6 +149,7 @@ static void read_ends(struct speak *s, const char *folder, const char *file)
         if (json_is_integer(json_array_get(id, i)))
             add_end(s, json_integer_value(json_array_get(id, i)));
     json_decref(root);
+    return EXIT_OK;
 }
 
 int speak_open(struct speak *s, const struct speak_desc *d)
@@ -157,9 +162,8 @@ int speak_open(struct speak *s, const struct speak_desc *d)
         return code;
     add_end(s, sherd_tokenizer_end(s->tokenizer));
     const char *folder = s->is_folder ? d->path : s->run;
-    read_ends(s, folder, "config.json");
-    read_ends(s, folder, "generation_config.json");
-    return EXIT_OK;
+    code = read_ends(s, folder, "config.json");
+    return code == EXIT_OK ? read_ends(s, folder, "generation_config.json") : code;
 }
 
 int speak_start(struct speak *s, const struct speak_desc *d, int64_t seq)

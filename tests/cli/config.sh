@@ -69,4 +69,13 @@ has err "config.json:1: architectures: unknown key; did you mean model.from?"
 echo '{"train_batchsize": 4}' >ds.json
 run 2 config ds.json
 has err "ds.json:1: train_batchsize: DeepSpeed has no such key; did you mean train_batch_size?"
+
+# A pipe: with a name it kept whoever opened it waiting, without one the second rank read no settings.
+mkfifo pipe
+run 2 config pipe
+has err "cannot open 'pipe': it is a pipe; write what comes through it to a file, and name that"
+run 2 train --ranks 2 --set run.dir=x <(cat tiny.yaml)
+has err "it is a pipe; write what comes through it to a file"
+run 2 train tiny.yaml --model pipe
+has err "cannot open 'pipe': it is a pipe"
 finish

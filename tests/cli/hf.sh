@@ -154,4 +154,12 @@ run 0 merge learn sub/m --overwrite
 [ "$(ls -A sub)" = m ] || complain "something was left beside the model: $(ls -A sub)"
 [ -s sub/m/tokenizer.json ] || complain "the tokenizer is gone"
 run 0 diff learn sub/m
+
+# A pipe among the files of a model keeps nobody waiting.
+cp -r "$models/qwen3" pipes && mkfifo pipes/generation_config.json
+run 1 generate pipes --prompt a --tokenizer bytes
+has err "cannot open 'pipes/generation_config.json': it is a pipe"
+rm pipes/config.json && mkfifo pipes/config.json
+run 1 verify pipes
+has err "cannot open 'pipes/config.json': it is a pipe"
 finish

@@ -11,6 +11,9 @@ run 0 train tiny.yaml --set run.dir=other --set optim.lr=1e-4 --ranks 2
 run 0 plot run
 has out "run/plot.svg"
 run 0 plot run other -o both.svg --x tokens
+mkdir pipe && mkfifo pipe/metrics.jsonl
+run 1 plot pipe
+has err "cannot open 'pipe/metrics.jsonl': it is a pipe"
 run 0 plot run other -o -
 cp out piped.svg
 run 0 plot run --json --x seconds -o seconds.svg
