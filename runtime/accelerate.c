@@ -151,7 +151,7 @@ static int take_sharding(struct foreign *f, int version)
         if (strcasecmp(reshard->node->value, "true") == 0 || strcasecmp(reshard->node->value, "false") == 0)
             return FOREIGN_FAIL(f, reshard,
                 "version 1 takes the name of a strategy, as FULL_SHARD; true and false need fsdp_version: 2");
-        SHERD_TRY(take_strategy(f, reshard));
+        FOREIGN_TRY(f, take_strategy(f, reshard));
     }
     if (version == 1 && strategy)
         return take_strategy(f, strategy);
@@ -191,16 +191,19 @@ static int take_fsdp(struct foreign *f)
     static const struct word words[] = { { "BACKWARD_PRE", "1" }, { "BACKWARD_POST", "0" },
         { "NO_PREFETCH", "0" } };
     int version = given ? (int)foreign_real(given) : 1;
+    if (foreign_refused(f, "fsdp_config.version"))
+        return SHERD_OK;
     if (given && (foreign_real(given) < 1 || foreign_real(given) > 2))
         return FOREIGN_FAIL(f, given, "must be 1 or 2, not %s", given->node->value);
     if (given)
         SHERD_TRY(foreign_remark(f, CONFIG_IDLE, given->path, "it says how the other keys are read"));
-    SHERD_TRY(check_version(f, version));
+    FOREIGN_TRY(f, check_version(f, version));
     if (prefetch)
-        SHERD_TRY(put_word(f, prefetch, "shard.prefetch", words, ARRAY_LEN(words),
-            "BACKWARD_PRE, BACKWARD_POST and NO_PREFETCH are"));
+        FOREIGN_TRY(f, put_word(f, prefetch, "shard.prefetch", words, ARRAY_LEN(words),
+                           "BACKWARD_PRE, BACKWARD_POST and NO_PREFETCH are"));
     if (recompute && !foreign_is_auto(recompute))
-        SHERD_TRY(foreign_put(f, recompute, "train.recompute", foreign_bool(recompute) ? "block" : "none"));
+        FOREIGN_TRY(
+            f, foreign_put(f, recompute, "train.recompute", foreign_bool(recompute) ? "block" : "none"));
     return take_sharding(f, version);
 }
 
@@ -308,6 +311,8 @@ static int translate(struct foreign *f)
     const struct foreign_item *file = foreign_get(f, "deepspeed_config.deepspeed_config_file");
     const struct foreign_item *place = foreign_get(f, "compute_environment");
     int which = type ? -1 : fsdp ? 0 : ds ? 1 : 4;
+    if (foreign_refused(f, "distributed_type"))
+        return SHERD_OK;
     for (int i = 0; type && i < (int)ARRAY_LEN(types); i++)
         if (strcasecmp(type->node->value, types[i]) == 0)
             which = i;
@@ -320,14 +325,14 @@ static int translate(struct foreign *f)
         return FOREIGN_FAIL(f, ds, "belongs to distributed_type DEEPSPEED, not %s; remove one", types[which]);
     if (place)
         SHERD_TRY(foreign_remark(f, CONFIG_IDLE, place->path, LAUNCH));
-    SHERD_TRY(take_ranks(f));
-    SHERD_TRY(take_precision(f, which == 0, which == 1));
+    FOREIGN_TRY(f, take_ranks(f));
+    FOREIGN_TRY(f, take_precision(f, which == 0, which == 1));
     if (which == 0)
-        SHERD_TRY(take_fsdp(f));
+        FOREIGN_TRY(f, take_fsdp(f));
     if (which == 1)
-        SHERD_TRY(file ? take_deepspeed(f, file) : foreign_default(f, "shard.stage", "2"));
+        FOREIGN_TRY(f, file ? take_deepspeed(f, file) : foreign_default(f, "shard.stage", "2"));
     if (which > 1 && type)
-        SHERD_TRY(foreign_put(f, type, "shard.stage", "0"));
+        FOREIGN_TRY(f, foreign_put(f, type, "shard.stage", "0"));
     if (cpu && foreign_bool(cpu))
         return foreign_put(f, cpu, "run.device", "cpu");
     if (cpu)

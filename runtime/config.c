@@ -106,8 +106,10 @@ void sherd_config_free(struct sherd_config *config)
     if (!config)
         return;
     struct config_origin *origin = config->origin;
-    if (origin)
+    if (origin) {
         arena_finish(&origin->arena);
+        text_finish(&origin->refused.lines);
+    }
     mem_free(origin);
     *config = (struct sherd_config){ 0 };
 }
@@ -179,7 +181,8 @@ static int take_systems(struct sherd_config *config, const struct yaml_node *roo
             SHERD_TRY(foreign_take(config, system, n, origin->name));
         } else if (n->kind == YAML_VALUE && n->value[0] && !yaml_is_null(n)) {
             const char *named = arena_printf(&origin->arena, "%s:%d: %s", origin->reading, n->line, n->key);
-            SHERD_TRY(named ? foreign_load(config, system, n->value, named) : SHERD_ENOMEM);
+            SHERD_TRY(
+                foreign_keep(origin, named ? foreign_load(config, system, n->value, named) : SHERD_ENOMEM));
         } else {
             return in_file(config, n->line,
                 SHERD_FAIL(SHERD_ECONFIG, "%s: must be the name of a file, or a block of %s's keys", n->key,
@@ -247,7 +250,7 @@ static int take_file(struct sherd_config *config, const char *text, size_t bytes
                 "is a %s",
                 tree.root->kind == YAML_LIST ? "list" : "text"));
     yaml_tree_finish(&tree);
-    return st;
+    return st == SHERD_OK ? foreign_tell(config->origin) : st;
 }
 
 /* Lists and quoted texts are YAML; everything else is taken as it is, as a plain value. */

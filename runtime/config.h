@@ -96,6 +96,12 @@ struct config_late {
     int needs_batch; /* batch sizes must be given */
 };
 
+/* What is refused of other systems' files: one line for each, while they fit into an error text. */
+struct config_refused {
+    struct text lines;
+    int n, left; /* all of them; those that did not fit */
+};
+
 /* Behind sherd_config.origin. */
 struct config_origin {
     struct arena arena;  /* all texts of the config */
@@ -104,6 +110,7 @@ struct config_origin {
     const char *foreign; /* "DeepSpeed, ds.json", NULL if nothing was read from another system's file */
     struct config_remark *remarks;
     struct config_late late;
+    struct config_refused refused;
     const char *from_json;       /* config.json of model.from, once read */
     struct config_source from[]; /* one for each row of keys.c */
 };

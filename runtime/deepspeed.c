@@ -75,7 +75,7 @@ int deepspeed_first(struct foreign *f, const struct yaml_node *root)
         int st = check_kind(f, &kinds[k], block);
         if (st == SHERD_ECONFIG)
             f->told[f->n_told++] = block;
-        SHERD_TRY(foreign_keep(f, st));
+        FOREIGN_TRY(f, st);
     }
     return SHERD_OK;
 }
@@ -90,7 +90,7 @@ static int refuse_params(struct foreign *f, const char *type, const char *const 
         snprintf(path, sizeof(path), "optimizer.params.%s", names[i]);
         const struct foreign_item *item = foreign_get(f, path);
         if (item)
-            return FOREIGN_FAIL(f, item, "%s has no such parameter; remove it", type);
+            FOREIGN_TRY(f, FOREIGN_FAIL(f, item, "%s has no such parameter; remove it", type));
     }
     return SHERD_OK;
 }
@@ -109,7 +109,7 @@ static int take_betas(struct foreign *f)
     const struct yaml_node *first = item->node->first, *second = first ? first->next : NULL;
     if (!second || second->next)
         return FOREIGN_FAIL(f, item, "must be two numbers, as [0.9, 0.999]");
-    SHERD_TRY(foreign_put(f, item, "optim.beta1", first->value));
+    FOREIGN_TRY(f, foreign_put(f, item, "optim.beta1", first->value));
     return foreign_put(f, item, "optim.beta2", second->value);
 }
 
@@ -124,10 +124,10 @@ static int take_adam(struct foreign *f)
 {
     static const char *const sgds[] = { "momentum", "dampening", "nesterov" };
     const struct foreign_item *mode = foreign_get(f, "optimizer.params.adam_w_mode");
-    SHERD_TRY(refuse_params(f, "Adam", sgds, ARRAY_LEN(sgds)));
-    SHERD_TRY(foreign_put(f, foreign_get(f, "optimizer.type"), "optim.name", "adamw"));
-    SHERD_TRY(take_betas(f));
-    SHERD_TRY(take(f, "optimizer.params.eps", "optim.eps", "1e-8"));
+    FOREIGN_TRY(f, refuse_params(f, "Adam", sgds, ARRAY_LEN(sgds)));
+    FOREIGN_TRY(f, foreign_put(f, foreign_get(f, "optimizer.type"), "optim.name", "adamw"));
+    FOREIGN_TRY(f, take_betas(f));
+    FOREIGN_TRY(f, take(f, "optimizer.params.eps", "optim.eps", "1e-8"));
     return mode && !foreign_bool(mode) ? note_coupled(f, mode) : SHERD_OK;
 }
 
@@ -136,8 +136,8 @@ static int take_sgd(struct foreign *f)
     static const char *const adams[] = { "betas", "eps", "torch_adam", "adam_w_mode", "amsgrad",
         "bias_correction" };
     const struct foreign_item *type = foreign_get(f, "optimizer.type");
-    SHERD_TRY(refuse_params(f, "SGD", adams, ARRAY_LEN(adams)));
-    SHERD_TRY(foreign_put(f, type, "optim.name", "sgd"));
+    FOREIGN_TRY(f, refuse_params(f, "SGD", adams, ARRAY_LEN(adams)));
+    FOREIGN_TRY(f, foreign_put(f, type, "optim.name", "sgd"));
     return take(f, "optimizer.params.momentum", "optim.momentum", "0");
 }
 
@@ -147,8 +147,8 @@ static int take_optimizer(struct foreign *f)
     if (!type)
         return SHERD_OK;
     int which = word_of(type, kinds[0].types, kinds[0].possible);
-    SHERD_TRY(which < 2 ? take_adam(f) : take_sgd(f));
-    SHERD_TRY(take(f, "optimizer.params.weight_decay", "optim.weight_decay", "0"));
+    FOREIGN_TRY(f, which < 2 ? take_adam(f) : take_sgd(f));
+    FOREIGN_TRY(f, take(f, "optimizer.params.weight_decay", "optim.weight_decay", "0"));
     decay = foreign_get(f, "optimizer.params.weight_decay");
     return decay ? foreign_remark(f, CONFIG_DIFFERENT, decay->path,
                        "norms and biases are not decayed, as in HF Trainer; DeepSpeed alone decays them too")
@@ -201,8 +201,9 @@ static int take_warmup_steps(struct foreign *f)
     const struct foreign_item *shape = foreign_get(f, "scheduler.params.warmup_type");
     static const char *const shapes[] = { "log", "linear" };
     if (steps && !foreign_is_auto(steps) && foreign_real(steps) < 0)
-        return FOREIGN_FAIL(f, steps, "must be 0 or above, not %s", steps->node->value);
-    SHERD_TRY(take(f, "scheduler.params.warmup_num_steps", "schedule.warmup", "1000"));
+        FOREIGN_TRY(f, FOREIGN_FAIL(f, steps, "must be 0 or above, not %s", steps->node->value));
+    else
+        FOREIGN_TRY(f, take(f, "scheduler.params.warmup_num_steps", "schedule.warmup", "1000"));
     if (shape && word_of(shape, shapes, 2) < 0)
         return FOREIGN_FAIL(f, shape, "must be log or linear, not %s", shape->node->value);
     return shape ? foreign_put(f, shape, "schedule.warmup_shape", shapes[word_of(shape, shapes, 2)])
@@ -221,8 +222,8 @@ static int check_curve(struct foreign *f, int which)
     for (size_t i = 0; i < ARRAY_LEN(params); i++) {
         const struct foreign_item *item = foreign_get(f, params[i].path);
         if (item && !(params[i].curves >> which & 1))
-            return FOREIGN_FAIL(f, item, "%s has no such parameter; remove it",
-                foreign_get(f, "scheduler.type")->node->value);
+            FOREIGN_TRY(f, FOREIGN_FAIL(f, item, "%s has no such parameter; remove it",
+                               foreign_get(f, "scheduler.type")->node->value));
     }
     return SHERD_OK;
 }
@@ -230,22 +231,23 @@ static int check_curve(struct foreign *f, int which)
 static int take_curve(struct foreign *f, const struct foreign_item *type, int which)
 {
     static const char *const ours[] = { "constant", "linear", "cosine" };
-    SHERD_TRY(check_curve(f, which));
-    SHERD_TRY(foreign_put(f, type, "schedule.kind", ours[which]));
+    FOREIGN_TRY(f, check_curve(f, which));
+    FOREIGN_TRY(f, foreign_put(f, type, "schedule.kind", ours[which]));
     SHERD_TRY(foreign_default(f, "schedule.count", "deepspeed"));
-    SHERD_TRY(take_warmup_steps(f));
+    FOREIGN_TRY(f, take_warmup_steps(f));
     if (which > 0) {
-        if (!foreign_get(f, "scheduler.params.total_num_steps"))
-            return FOREIGN_FAIL(f, type, "needs total_num_steps; \"auto\" = the steps of the run");
-        SHERD_TRY(take(f, "scheduler.params.total_num_steps", "schedule.steps", NULL));
+        const char *total = "scheduler.params.total_num_steps";
+        if (!foreign_get(f, total) && !foreign_refused(f, total))
+            FOREIGN_TRY(f, FOREIGN_FAIL(f, type, "needs total_num_steps; \"auto\" = the steps of the run"));
+        FOREIGN_TRY(f, take(f, total, "schedule.steps", NULL));
     }
     if (which < 2) {
-        SHERD_TRY(take_rate(f, "scheduler.params.warmup_max_lr", which == 1 ? "1e-3" : NULL));
-        SHERD_TRY(take_lowest(f));
+        FOREIGN_TRY(f, take_rate(f, "scheduler.params.warmup_max_lr", which == 1 ? "1e-3" : NULL));
+        FOREIGN_TRY(f, take_lowest(f));
         return f->origin->late.lowest.where ? SHERD_OK : foreign_default(f, "schedule.min_lr", "0");
     }
-    SHERD_TRY(take_rate(f, NULL, NULL));
-    SHERD_TRY(take(f, "scheduler.params.warmup_min_ratio", "schedule.warmup_from", "0"));
+    FOREIGN_TRY(f, take_rate(f, NULL, NULL));
+    FOREIGN_TRY(f, take(f, "scheduler.params.warmup_min_ratio", "schedule.warmup_from", "0"));
     return take(f, "scheduler.params.cos_min_ratio", "schedule.min_lr", "1e-4");
 }
 
@@ -253,7 +255,7 @@ static int take_scheduler(struct foreign *f)
 {
     const struct foreign_item *type = foreign_get(f, "scheduler.type");
     if (!type) {
-        SHERD_TRY(take_rate(f, NULL, NULL));
+        FOREIGN_TRY(f, take_rate(f, NULL, NULL));
         return foreign_get(f, "optimizer") ? foreign_default(f, "schedule.kind", "constant") : SHERD_OK;
     }
     int which = word_of(type, kinds[1].types, kinds[1].possible);
@@ -292,9 +294,9 @@ static int take_scale(struct foreign *f, const struct foreign_item *fp16)
         if (off)
             SHERD_TRY(foreign_remark(f, CONFIG_IDLE, item->path, "fp16 is not enabled"));
         else if (item->key->type == FOREIGN_BOOL && !foreign_is_auto(item))
-            SHERD_TRY(foreign_put(f, item, keys[i][1], foreign_bool(item) ? "true" : "false"));
+            FOREIGN_TRY(f, foreign_put(f, item, keys[i][1], foreign_bool(item) ? "true" : "false"));
         else
-            SHERD_TRY(take(f, keys[i][0], keys[i][1], NULL));
+            FOREIGN_TRY(f, take(f, keys[i][0], keys[i][1], NULL));
     }
     return SHERD_OK;
 }
@@ -303,10 +305,12 @@ static int take_scale(struct foreign *f, const struct foreign_item *fp16)
 static int take_param(struct foreign *f)
 {
     const struct foreign_item *fp16 = foreign_get(f, "fp16.enabled"), *bf16 = foreign_get(f, "bf16.enabled");
+    FOREIGN_TRY(f, take_overflow(f, is_on(fp16) || is_on(bf16)));
+    if (foreign_refused(f, "fp16.enabled") || foreign_refused(f, "bf16.enabled"))
+        return SHERD_OK;
+    FOREIGN_TRY(f, take_scale(f, fp16));
     if (is_on(fp16) && is_on(bf16))
         return FOREIGN_FAIL(f, fp16, "bf16.enabled is true as well; weights have one format: remove one");
-    SHERD_TRY(take_overflow(f, is_on(fp16) || is_on(bf16)));
-    SHERD_TRY(take_scale(f, fp16));
     if (is_on(fp16))
         return foreign_put(f, fp16, "dtype.param", "f16");
     if (is_on(bf16))
@@ -327,15 +331,16 @@ static int take_formats(struct foreign *f)
     const struct foreign_item *wire = foreign_get(f, "communication_data_type");
     const struct foreign_item *param = foreign_get(f, "data_types.param_dtype");
     const struct foreign_item *typed[] = { wire, param };
-    SHERD_TRY(take_param(f));
+    FOREIGN_TRY(f, take_param(f));
     for (int i = 0; i < 2; i++) {
         if (!typed[i])
             continue;
         int which = word_of(typed[i], names, 3);
         if (which < 0)
-            return FOREIGN_FAIL(
-                f, typed[i], "%s is not possible; fp32, bf16 and fp16 are", typed[i]->node->value);
-        SHERD_TRY(foreign_put(f, typed[i], i ? "dtype.param" : "dtype.reduce", ours[which]));
+            FOREIGN_TRY(f, FOREIGN_FAIL(f, typed[i], "%s is not possible; fp32, bf16 and fp16 are",
+                               typed[i]->node->value));
+        else
+            FOREIGN_TRY(f, foreign_put(f, typed[i], i ? "dtype.param" : "dtype.reduce", ours[which]));
     }
     if (foreign_get(f, "bf16.enabled") && !wire && f->config->dtype.param == SHERD_BF16)
         return foreign_remark(f, CONFIG_DIFFERENT, "communication_data_type",
@@ -385,7 +390,7 @@ int deepspeed_translate(struct foreign *f)
     static int (*const takes[])(struct foreign *) = { take_stage, take_ahead, take_optimizer, take_scheduler,
         take_formats, take_print };
     for (size_t i = 0; i < ARRAY_LEN(takes); i++)
-        SHERD_TRY(foreign_keep(f, takes[i](f)));
+        FOREIGN_TRY(f, takes[i](f));
     f->origin->late.needs_batch = 1;
     return foreign_get(f, "gradient_clipping")
                ? SHERD_OK

@@ -97,8 +97,9 @@ int deepspeed_settle(struct sherd_config *c)
     struct config_origin *origin = c->origin;
     if (!origin)
         return SHERD_OK;
-    SHERD_TRY(settle_lowest(c, &origin->late.lowest));
-    SHERD_TRY(settle_decay(c, &origin->late.coupled));
-    SHERD_TRY(settle_ahead(c, &origin->late.ahead));
-    return origin->late.needs_batch ? settle_batch(c) : SHERD_OK;
+    SHERD_TRY(foreign_keep(origin, settle_lowest(c, &origin->late.lowest)));
+    SHERD_TRY(foreign_keep(origin, settle_decay(c, &origin->late.coupled)));
+    SHERD_TRY(foreign_keep(origin, settle_ahead(c, &origin->late.ahead)));
+    SHERD_TRY(foreign_keep(origin, origin->late.needs_batch ? settle_batch(c) : SHERD_OK));
+    return foreign_tell(origin);
 }

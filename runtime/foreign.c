@@ -22,32 +22,33 @@ int foreign_fail_at(const struct foreign *f, const struct foreign_item *item, in
 
 #define REFUSED_BYTES 3400 /* of an error text, which has 4096 */
 
-int foreign_keep(struct foreign *f, int status)
+int foreign_keep(struct config_origin *origin, int status)
 {
+    struct config_refused *r = &origin->refused;
     if (status != SHERD_ECONFIG)
         return status;
-    f->n_refused++;
-    if (f->refused.len + strlen(sherd_error()) <= REFUSED_BYTES)
-        text_add(&f->refused, "\n%s", sherd_error());
+    r->n++;
+    if (r->lines.len + strlen(sherd_error()) <= REFUSED_BYTES)
+        text_add(&r->lines, "\n%s", sherd_error());
     else
-        f->n_left++;
+        r->left++;
     return SHERD_OK;
 }
 
-/* One refusal is told as it is, several in a list. */
-static int tell_refused(struct foreign *f)
+int foreign_tell(const struct config_origin *origin)
 {
-    const char *all = f->refused.data;
-    if (f->n_refused == 0)
+    const struct config_refused *r = &origin->refused;
+    const char *all = r->lines.data;
+    if (r->n == 0)
         return SHERD_OK;
-    if (!all || f->refused.failed)
+    if (!all || r->lines.failed)
         return MEM_OUT("the list of what is refused");
-    if (f->n_left > 0)
-        return SHERD_FAIL(SHERD_ECONFIG, "%s: %d settings cannot be taken:%s\nand %d more", f->name,
-            f->n_refused, all, f->n_left);
-    if (f->n_refused == 1)
+    if (r->left > 0)
+        return SHERD_FAIL(SHERD_ECONFIG, "%s: %d settings cannot be taken:%s\nand %d more", origin->name,
+            r->n, all, r->left);
+    if (r->n == 1) /* is told as it is */
         return SHERD_FAIL(SHERD_ECONFIG, "%s", all + 1);
-    return SHERD_FAIL(SHERD_ECONFIG, "%s: %d settings cannot be taken:%s", f->name, f->n_refused, all);
+    return SHERD_FAIL(SHERD_ECONFIG, "%s: %d settings cannot be taken:%s", origin->name, r->n, all);
 }
 
 const char *foreign_where(struct foreign *f, const struct foreign_item *item)
@@ -77,12 +78,24 @@ int foreign_remark(struct foreign *f, enum config_remark_kind kind, const char *
 
 /* --- values --- */
 
+static const struct foreign_item *given(const struct foreign *f, const char *path)
+{
+    const struct foreign_item *i = f->items;
+    while (i && strcmp(i->row, path) != 0)
+        i = i->next;
+    return i;
+}
+
 const struct foreign_item *foreign_get(const struct foreign *f, const char *path)
 {
-    for (const struct foreign_item *i = f->items; i; i = i->next)
-        if (strcmp(i->row, path) == 0)
-            return i;
-    return NULL;
+    const struct foreign_item *item = given(f, path);
+    return item && !item->refused ? item : NULL;
+}
+
+int foreign_refused(const struct foreign *f, const char *path)
+{
+    const struct foreign_item *item = given(f, path);
+    return item && item->refused;
 }
 
 int foreign_is_auto(const struct foreign_item *item)
@@ -192,7 +205,7 @@ int foreign_default(struct foreign *f, const char *ours, const char *value)
     struct config_source *from = config_source_of(f->config, key);
     struct yaml_node node = { .kind = YAML_VALUE, .value = value };
     int line;
-    if (from->where != CONFIG_DEFAULT || from->asked)
+    if (from->where != CONFIG_DEFAULT || from->asked || f->origin->refused.n > 0)
         return SHERD_OK;
     const char *where = arena_printf(&f->origin->arena, "default of %s", f->system->name);
     if (!where)
@@ -351,7 +364,7 @@ static int add_item(struct foreign *f, const char *row, const char *written, con
     if (!item)
         return SHERD_ENOMEM;
     *item = (struct foreign_item){ arena_strdup(arena, written), arena_strdup(arena, row), node,
-        find(f->system, row), NULL };
+        find(f->system, row), 0, NULL };
     if (!item->path || !item->row)
         return SHERD_ENOMEM;
     *end = *out = item;
@@ -393,9 +406,9 @@ static int walk_key(struct foreign *f, const struct yaml_node *n, const char *bl
     SHERD_TRY(add_item(f, path, written, n, &item));
     if (n->kind == YAML_MAP && children)
         return walk(f, n, path, written);
-    if (key)
-        return take_item(f, item);
-    return FOREIGN_FAIL(f, item, "is a block of keys, not %s", shown(n));
+    int st = key ? take_item(f, item) : FOREIGN_FAIL(f, item, "is a block of keys, not %s", shown(n));
+    item->refused = st == SHERD_ECONFIG;
+    return st;
 }
 
 /* Over the keys of a block, whose name in the table is `block`, and `given` in the file. */
@@ -403,7 +416,7 @@ static int walk(struct foreign *f, const struct yaml_node *map, const char *bloc
 {
     for (const struct yaml_node *n = map->first; n; n = n->next)
         if (!is_told(f, n))
-            SHERD_TRY(foreign_keep(f, walk_key(f, n, block, given)));
+            FOREIGN_TRY(f, walk_key(f, n, block, given));
     return SHERD_OK;
 }
 
@@ -449,15 +462,10 @@ int foreign_take(struct sherd_config *config, const struct foreign_system *syste
                           : arena_printf(&origin->arena, "%s, %s", system->name, name);
     if (!origin->foreign)
         return SHERD_ENOMEM;
-    int st = system->first ? system->first(&f, root) : SHERD_OK;
-    if (st == SHERD_OK)
-        st = walk(&f, root, "", "");
-    if (st == SHERD_OK && f.n_refused == 0) /* which takes the values for what they must be */
-        st = foreign_keep(&f, system->translate(&f));
-    if (st == SHERD_OK)
-        st = tell_refused(&f);
-    text_finish(&f.refused);
-    return st;
+    SHERD_TRY(system->first ? system->first(&f, root) : SHERD_OK);
+    SHERD_TRY(walk(&f, root, "", ""));
+    FOREIGN_TRY(&f, system->translate(&f));
+    return SHERD_OK;
 }
 
 int foreign_load(

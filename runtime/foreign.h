@@ -46,6 +46,7 @@ struct foreign_item {
     const char *row;  /* as in the table */
     const struct yaml_node *node;
     const struct foreign_key *key;
+    int refused; /* by the walk */
     struct foreign_item *next;
 };
 
@@ -75,22 +76,25 @@ struct foreign {
     const struct foreign_system *system;
     const char *name; /* of the file, lives as long as the config */
     struct foreign_item *items;
-    struct text refused;             /* one line for each thing that is, while they fit into an error text */
-    int n_refused, n_left;           /* all of them; those that did not fit */
     const struct yaml_node *told[4]; /* blocks whose type is refused: their keys are not looked at */
     int n_told;
 };
 
 /* The system whose file this is, NULL for sherd's own. */
 const struct foreign_system *foreign_detect(const struct yaml_node *root, const char *name);
-/* Takes the settings of a tree into the config. Keys that the config has from elsewhere must agree. */
+/* Takes the settings of a tree into the config. Keys that the config has from elsewhere must agree. What is
+ * refused is kept, for foreign_tell. */
 int foreign_take(struct sherd_config *config, const struct foreign_system *system,
     const struct yaml_node *root, const char *name);
 /* The same from a file. What is wrong in it is told by its own name; that it cannot be read, by the place
  * that names it, "x.yaml:3: deepspeed". */
 int foreign_load(
     struct sherd_config *config, const struct foreign_system *system, const char *path, const char *named);
-/* What could not be decided before overrides were known; called by config_settle. */
+/* A refusal (ECONFIG) is kept, to be told with all others; other failures are returned. */
+int foreign_keep(struct config_origin *origin, int status);
+/* ECONFIG with all that was kept; OK if nothing was. */
+int foreign_tell(const struct config_origin *origin);
+/* What could not be decided before overrides were known, all of it told; called by config_settle. */
 int deepspeed_settle(struct sherd_config *config);
 /* Tells whether Accelerate would have trained elsewhere, or on another number of ranks; world 0 = unknown. */
 int accelerate_settle(struct sherd_config *config, int world);
@@ -100,8 +104,10 @@ size_t foreign_plain_json(char *text, size_t bytes);
 
 /* --- for translate() --- */
 
-/* The item of a path of the table, NULL if it was not given. */
+/* The item of a path of the table, NULL if it was not given, or if the walk refused it: then 1 of the other.
+ */
 const struct foreign_item *foreign_get(const struct foreign *f, const char *path);
+int foreign_refused(const struct foreign *f, const char *path);
 int foreign_is_auto(const struct foreign_item *item);
 /* Values of items whose type the walk has checked. */
 int foreign_bool(const struct foreign_item *item);
@@ -111,7 +117,7 @@ int foreign_agree(struct sherd_config *config, const struct key *key, const stru
     const char *where, const char *theirs);
 /* Sets our key, which then comes from the item's place. */
 int foreign_put(struct foreign *f, const struct foreign_item *item, const char *ours, const char *value);
-/* Sets our key to the system's default unless something has set it. */
+/* Sets our key to the system's default unless something has set it, or may have meant to and was refused. */
 int foreign_default(struct foreign *f, const char *ours, const char *value);
 /* The item is "auto": our key keeps its value, and the remarks tell it. */
 int foreign_ask(struct foreign *f, const struct foreign_item *item, const char *ours);
@@ -119,8 +125,8 @@ int foreign_remark(struct foreign *f, enum config_remark_kind kind, const char *
     __attribute__((format(printf, 4, 5)));
 /* "name:line", kept with the config. */
 const char *foreign_where(struct foreign *f, const struct foreign_item *item);
-/* A refusal (ECONFIG) is kept, to be told with all others; other failures are returned. */
-int foreign_keep(struct foreign *f, int status);
+/* As SHERD_TRY, but goes on behind a refusal, which is kept. */
+#define FOREIGN_TRY(f, x) SHERD_TRY(foreign_keep((f)->origin, x))
 /* Fails with "name:line: path: ...". */
 #define FOREIGN_FAIL(f, item, ...) foreign_fail_at(f, item, SHERD_FAIL(SHERD_ECONFIG, __VA_ARGS__))
 int foreign_fail_at(const struct foreign *f, const struct foreign_item *item, int status);

@@ -188,6 +188,10 @@ static void refusals(void **state)
             "LOCAL_STATE_DICT is not possible in version 2" },
         { "fsdp_config: {cpu_ram_efficient_loading: true, sync_module_states: false}\n",
             "must be true where" },
+        { "fsdp_config: {version: two, reshard_after_forward: true}\n",
+            "version: must be a whole number, not two" },
+        { "distributed_type: [FSDP]\nfsdp_config: {version: 1}\ndeepspeed_config: {zero_stage: 1}\n",
+            "distributed_type: must be a text, not a list" },
         { "fsdp_config: {offload_params: true}\n", "offload_params: true cannot be honoured" },
         { "fsdp_config: {ignored_modules: 'lm_head'}\n", "ignored_modules: lm_head cannot be honoured" },
         { "fsdp_config: {backward_prefetch: SOMETIMES}\n", "SOMETIMES is not possible here" },
@@ -210,8 +214,11 @@ static void refusals(void **state)
         { "megatron_lm_config: {megatron_lm_tp_degree: 2}\nnum_machines: 1\n",
             "megatron_lm_config: cannot be honoured" },
     };
-    for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         expect_fail(bad[i].text, bad[i].message);
+        if (strchr(sherd_error(), '\n'))
+            fail_msg("one thing is told as more: %s", sherd_error());
+    }
 }
 
 /* What questionnaires of some years wrote, with blocks and keys that are empty: they say nothing. */
@@ -297,6 +304,7 @@ static void file_in_a_file(void **state)
     (void)state;
     char folder[FOLDER_BYTES], path[FOLDER_BYTES + 16], text[FOLDER_BYTES + 200], names[FOLDER_BYTES + 200],
         *large;
+    static const char wrong[] = "{\"zero_optimization\": {\"stage\": 9},\n\"apm\": 1}";
     static const char ds[] = "{\"train_batch_size\": 12,\n\"zero_optimization\": {\"stage\": 3}}\n";
     struct sherd_config c;
     assert_int_equal(folder_make(folder, "accelerate"), 0);
@@ -313,6 +321,11 @@ static void file_in_a_file(void **state)
     expect_fail(text, "ds.json:2: zero_optimization.stage: makes shard.stage 3, but it is 2 at acc.yaml:3");
     expect_fail("deepspeed_config:\n  deepspeed_config_file: none.json\n",
         "acc.yaml:2: deepspeed_config.deepspeed_config_file: cannot open 'none.json'");
+    ASSERT_OK(file_write_atomic(path, wrong, strlen(wrong)));
+    snprintf(text, sizeof(text), "fsdp: 1\ndeepspeed_config: {deepspeed_config_file: %s}\n", path);
+    expect_fail(text, "acc.yaml: 3 settings cannot be taken:\nacc.yaml:1: fsdp: Accelerate has no such key");
+    expect_fail(text, "ds.json:1: zero_optimization.stage: ");
+    expect_fail(text, "ds.json:2: apm: DeepSpeed has no such key");
     large = mem_zalloc(YAML_TEXT_BYTES + 1, 1);
     assert_non_null(large);
     ASSERT_OK(file_write_atomic(path, large, YAML_TEXT_BYTES + 1));

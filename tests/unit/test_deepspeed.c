@@ -300,8 +300,11 @@ static void refusals(void **state)
         { "[1]", "settings are sections" },
     };
     /* clang-format on */
-    for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         expect_fail(bad[i].text, 1, bad[i].message);
+        if (strchr(sherd_error(), '\n'))
+            fail_msg("one thing is told as more: %s", sherd_error());
+    }
 }
 
 /* All that is refused, each with its way out; a type that cannot be had is told without its parameters. */
@@ -337,6 +340,80 @@ static void all_refusals_at_once(void **state)
         several, 1, "ds.json: 3 settings cannot be taken:\nds.json:2: optimizer.params.eps: SGD has no");
     expect_fail(several, 1, "needs total_num_steps");
     expect_fail(several, 1, "bf16.enabled is true as well");
+}
+
+/* These are refused, and nothing else. */
+static void expect_lines(const char *text, const char *const *lines, int n)
+{
+    struct sherd_config config;
+    char head[64];
+    snprintf(head, sizeof(head), "ds.json: %d settings cannot be taken:\n", n);
+    ASSERT_FAILS(parse(&config, text, 1), SHERD_ECONFIG, head);
+    for (int i = 0; i < n; i++)
+        ASSERT_CONTAINS(sherd_error(), lines[i]);
+}
+
+/* A key that is not known hid what does not fit together until it was mended, and of two such things one hid
+ * the other. */
+static void two_kinds_of_refusals_at_once(void **state)
+{
+    (void)state;
+    static const char mixed[] =
+        "{" B "\"gradient_cliping\": 1, \"fp16\": {\"enabled\": true, \"hysteresis\": -1},\n"
+        "\"bf16\": {\"enabled\": true}, \"communication_data_type\": \"int8\",\n"
+        "\"optimizer\": {\"type\": \"SGD\", \"params\": {\"eps\": 1, \"betas\": [0, 0]}},\n"
+        "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": -1, \"warmup_min_lr\": -1,\n"
+        "\"warmup_type\": \"square\"}}}";
+    static const char *const told[] = { "\nds.json:1: gradient_cliping: DeepSpeed has no such key",
+        "\nds.json:3: optimizer.params.eps: SGD has no such",
+        "\nds.json:3: optimizer.params.betas: SGD has no such",
+        "\nds.json:4: scheduler.params.warmup_num_steps: must be 0 or above",
+        "\nds.json:5: scheduler.params.warmup_type: must be log",
+        "\nds.json:4: scheduler.params.warmup_min_lr: must be 0",
+        "\nds.json:1: fp16.hysteresis: dtype.hysteresis: ",
+        "\nds.json:1: fp16.enabled: bf16.enabled is true as well",
+        "\nds.json:2: communication_data_type: int8 is not possible" };
+    expect_lines(mixed, told, ARRAY_LEN(told));
+    /* what waits for all settings is together, too */
+    static const char late[] =
+        "{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"adam_w_mode\": false, \"weight_decay\": 1}},\n"
+        "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_min_lr\": 1, \"warmup_max_lr\": 0.1}}}";
+    static const char *const waited[] = { "\nds.json:2: scheduler.params.warmup_min_lr: 1 is above",
+        "\nds.json:1: optimizer.params.adam_w_mode: adds weight decay",
+        "\nds.json: neither train_batch_size" };
+    expect_lines(late, waited, ARRAY_LEN(waited));
+}
+
+/* A key that is refused is neither lacking nor what it would be by default. */
+static void what_is_refused_is_not_missed(void **state)
+{
+    (void)state;
+    struct sherd_config config;
+    static const char *const texts[] = {
+        "{" B "\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": true}}}",
+        "{" B "\"zero_optimization\": {\"stage\": 9}}",
+        "{" B "\"fp16\": {\"enabled\": 3}, \"bf16\": {\"enabled\": false}}",
+    };
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+        assert_int_equal(parse(&config, texts[i], 1), SHERD_ECONFIG);
+        if (strchr(sherd_error(), '\n'))
+            fail_msg("more than one thing is told: %s", sherd_error());
+    }
+    static const char *const yamls[][2] = {
+        { "accelerate: {mixed_precision: bf16}\n"
+          "deepspeed: {train_batch_size: 1, fp16: {enabled: 3}, bf16: {enabled: false}}\n",
+            "x.yaml:2: fp16.enabled: must be true or false, not 3" },
+        { "deepspeed: {train_batch_size: 1, zero_optimization: {stage: 9}}\n"
+          "accelerate: {deepspeed_config: {zero_stage: 3}}\n",
+            "x.yaml:1: zero_optimization.stage: " },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(yamls); i++) {
+        const char *yaml = yamls[i][0];
+        ASSERT_FAILS(sherd_config_parse(&config, yaml, strlen(yaml), "x.yaml", NULL, 0, 1), SHERD_ECONFIG,
+            yamls[i][1]);
+        if (strchr(sherd_error(), '\n'))
+            fail_msg("more than one thing is told: %s", sherd_error());
+    }
 }
 
 /* More of them than an error text holds are counted. */
@@ -628,6 +705,8 @@ int main(void)
         cmocka_unit_test(batch_arithmetic),
         cmocka_unit_test(refusals),
         cmocka_unit_test(all_refusals_at_once),
+        cmocka_unit_test(two_kinds_of_refusals_at_once),
+        cmocka_unit_test(what_is_refused_is_not_missed),
         cmocka_unit_test(more_refusals_than_fit),
         cmocka_unit_test(defaults_are_theirs),
         cmocka_unit_test(lowest_rate),
