@@ -22,8 +22,8 @@ static int run_job(void *args)
     struct collect *c = job->collect;
     struct block_call call = job->call;
     if (atomic_exchange(&c->busy, 1))
-        return SHERD_FAIL(SHERD_EINVAL,
-            "rank %d: one communicator is used from two queues at once; give each queue its own", c->rank);
+        return SHERD_FAIL(
+            SHERD_EINVAL, "one communicator is used from two queues at once; give each queue its own");
     call.seq = ++c->seq;
     int st = c->run(c, &call, job->out, job->in);
     atomic_store(&c->busy, 0);

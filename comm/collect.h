@@ -15,7 +15,6 @@
 
 /* Reached by comm->impl, which must begin with it. */
 struct collect {
-    int rank; /* for messages */
     int (*run)(struct collect *collect, struct block_call *call, char *out, const char *in);
     uint64_t seq;
     _Atomic int busy; /* a collective is running */

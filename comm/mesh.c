@@ -150,7 +150,6 @@ static int run(struct collect *collect, struct block_call *call, char *out, cons
 int mesh_init(struct mesh *mesh)
 {
     size_t n = (size_t)mesh->size;
-    mesh->collect.rank = mesh->rank;
     mesh->collect.run = run;
     mesh->parts = mem_zalloc(n, sizeof(*mesh->parts));
     mesh->src = mem_zalloc(n, sizeof(*mesh->src));

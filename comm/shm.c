@@ -172,7 +172,6 @@ static int join(struct sherd_comm *comm, struct block *block, int channel)
     struct shm *shm = mem_zalloc(1, sizeof(*shm));
     if (!shm)
         return SHERD_ENOMEM;
-    shm->collect.rank = comm->world.rank;
     shm->collect.run = run;
     block_open(&shm->channel, block_hold(block), channel, comm->world.rank, comm->timeout);
     comm->impl = shm;

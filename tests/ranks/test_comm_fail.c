@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "comm/collect.h"
 #include "comm/meet.h"
 #include "comm/ops.h"
 #include "tests/ranks/trouble.h"
@@ -41,6 +42,34 @@ static void test_abort_wakes_all(void **state)
     (void)state;
     t_ranks(4, T_THREADS, abort_wakes, NULL);
     t_ranks(3, T_PROCESSES, abort_wakes, NULL);
+}
+
+/* ---- two queues ---- */
+
+/* The others put the rank before the text, and so does the program. */
+static void one_uses_two_queues(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
+{
+    struct collect *collect = comm->impl;
+    (void)dev, (void)ctx;
+    T_OK(sherd_comm_barrier(comm));
+    if (rank == 1) {
+        char byte = 0;
+        atomic_store(&collect->busy, 1); /* as while another queue's collective runs */
+        T_EQ(collect_tell(collect, &byte, 1, 0), SHERD_EINVAL);
+        T_STR(sherd_error(), "one communicator is used from two queues at once; give each queue its own");
+        sherd_comm_abort(comm, sherd_error());
+    } else {
+        T_EQ(sherd_comm_barrier(comm), SHERD_EPEER);
+        T_STR(sherd_error(),
+            "rank 1: one communicator is used from two queues at once; give each queue its own");
+    }
+}
+
+static void test_two_queues_are_told_with_the_rank_once(void **state)
+{
+    (void)state;
+    t_ranks(2, T_THREADS, one_uses_two_queues, NULL);
+    t_ranks(2, T_PROCESSES, one_uses_two_queues, NULL);
 }
 
 /* ---- a rank that does not come ---- */
@@ -377,6 +406,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_differences_are_named),
         cmocka_unit_test(test_abort_wakes_all),
+        cmocka_unit_test(test_two_queues_are_told_with_the_rank_once),
         cmocka_unit_test(test_timeout_names_the_missing),
         cmocka_unit_test(test_closing_early_is_told),
         cmocka_unit_test(test_death_is_seen),
