@@ -47,35 +47,6 @@ static void beside_training_the_same_bytes(void **state)
     }
 }
 
-/* Copies that take their time are not overtaken by updates, whether there is room for all of them or for some
- * at a time; then updates wait, and the run says for how long. */
-static void an_update_waits_for_copies(void **state)
-{
-    (void)state;
-    static const char *const ways[] = { "save.async=false", "save.async=true", "run.graph=on",
-        "save.buffer=1" };
-    static const char *const dirs[] = { "a", "b", "c", "d" };
-    for (int i = 0; i < 4; i++) {
-        struct train t = { .dir = dirs[i],
-            .settings = { "model.width=192", "model.layers=4", "train.steps=7", "train.eval_every=0",
-                "shard.stage=2", ways[i], i > 1 ? "save.async=true" : NULL } };
-        t.slow_us = i ? 3000 : 0;
-        train(&t);
-        assert_true(t.status[0] == SHERD_OK && t.status[1] == SHERD_OK);
-        if (i > 0)
-            same_step("a", dirs[i], 3);
-        if (i > 0)
-            same_step("a", dirs[i], 6);
-    }
-    ASSERT_CONTAINS(said.data, "through 8.39 MB of host memory a rank; its state takes 1");
-    const char *line = strstr(said.data, "step 3: training stood still for ");
-    assert_non_null(line);
-    line = strstr(line, " and ");
-    assert_true(line && atof(line + 5) > 1);
-    for (int i = 0; i < 4; i++)
-        ASSERT_OK(file_remove_tree(at("%s", dirs[i])));
-}
-
 /* Of what is free the ranks of a host take half at most. */
 static void room_by_what_is_free(void **state)
 {
@@ -445,7 +416,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(beside_training_the_same_bytes),
-        cmocka_unit_test(an_update_waits_for_copies),
         cmocka_unit_test(room_by_what_is_free),
         cmocka_unit_test(a_save_that_fails),
         cmocka_unit_test(a_failure_costs_no_later_step),

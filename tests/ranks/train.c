@@ -11,7 +11,6 @@
 #include <sherd/sherd.h>
 
 #include "base/file.h"
-#include "device/cpu/cpu.h"
 
 char root[FOLDER_BYTES];
 struct text said;
@@ -43,7 +42,6 @@ void train_rank(int rank, struct sherd_comm *comm, struct sherd_device *dev, voi
     for (int i = 0; i < SETTINGS && t->settings[i]; i++)
         set[n++] = t->settings[i];
     T_OK(sherd_config_parse(&config, train_config, strlen(train_config), "test", set, n, WORLD));
-    cpu_test_delay(dev, t->slow_us);
     t->status[rank] = sherd_train(&(struct sherd_train_desc){
         .config = &config, .device = dev, .comm = comm, .stop = stop_now, .ctx = &left });
     snprintf(t->error[rank], sizeof(t->error[rank]), "%s", t->status[rank] ? sherd_error() : "");

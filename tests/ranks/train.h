@@ -23,7 +23,6 @@ struct train {
     const char *settings[SETTINGS]; /* more of them */
     int stop_at;                    /* the last rank is asked to stop before this step; 0 = not */
     int alone;                      /* rank 1 has other data: text1 */
-    int slow_us;                    /* added to every operation beside the mathematics */
     int status[WORLD];
     char error[WORLD][1024];
 };
