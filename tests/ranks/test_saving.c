@@ -7,10 +7,7 @@
 #include "tests/ranks/train.h"
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
 #include <sherd/sherd.h>
 
@@ -295,123 +292,6 @@ static void copies_that_drift_are_no_damaged_file(void **state)
     ASSERT_OK(file_remove_tree(at("drift-model")));
 }
 
-/* ---- what takes longer than the timeout ---- */
-
-#define TIMEOUT 1.0
-#define SLOWLY 0.4 /* of it at most for one call */
-
-/* Which calls dawdle: of files with this in their path, or of this rank. Pieces are made so small that there
- * are many of them. */
-static struct {
-    const char *call, *path;
-    int rank;
-    double seconds;
-    atomic_int calls;
-} slow;
-static _Thread_local int here = -1; /* the rank of this thread; savers have none */
-
-static int dawdle(const char *call, const char *path, size_t *bytes)
-{
-    if (!slow.call || strcmp(call, slow.call) || !strstr(path, slow.path) ||
-        (slow.rank >= 0 && here != slow.rank))
-        return 0;
-    if (slow.seconds * slow.calls++ > 2.5 * TIMEOUT)
-        return 0; /* that will do */
-    if (*bytes > 8192)
-        *bytes = 8192;
-    nanosleep(&(struct timespec){ .tv_sec = (time_t)slow.seconds,
-                  .tv_nsec = (long)(1e9 * (slow.seconds - (double)(time_t)slow.seconds)) },
-        NULL);
-    return 0;
-}
-
-static void train_slowly(int rank, struct sherd_comm *comm, struct sherd_device *dev, void *ctx)
-{
-    here = rank;
-    train_rank(rank, comm, dev, ctx);
-    here = -1;
-}
-
-/* The run ends well although calls of one kind take far longer than the timeout in all. */
-static void run_slowly(struct train *t, const char *call, const char *path, int rank)
-{
-    text_finish(&said);
-    said = (struct text){ 0 };
-    slow.call = call;
-    slow.path = path;
-    slow.rank = rank;
-    slow.seconds = SLOWLY * TIMEOUT;
-    slow.calls = 0;
-    t_limits(60, TIMEOUT);
-    t_ranks(WORLD, T_THREADS | T_ASYNC, train_slowly, t);
-    t_limits(0, 0);
-    slow.call = NULL;
-    for (int r = 0; r < WORLD; r++)
-        if (t->status[r] != SHERD_OK)
-            fail_msg("slow %s, rank %d: %s", call, r, t->error[r]);
-    if (!(slow.calls * slow.seconds > 1.8 * TIMEOUT))
-        fail_msg("slow %s of %s: %d calls alone", call, path, (int)slow.calls);
-}
-
-/* Saving, clearing away, searching and loading go on for longer than ranks wait for one that stands still. */
-static void a_slow_disk_is_not_a_hang(void **state)
-{
-    (void)state;
-    struct train saves = { .dir = "slow", .settings = { "train.steps=6" } };
-    struct train rotates = { .dir = "slow", .settings = { "save.keep=1", "run.resume=required" } };
-    struct train loads = { .dir = "slow", .settings = { "train.steps=9", "run.resume=required" } };
-    file_hook(dawdle);
-    run_slowly(&saves, "write", "-00001-of", -1);
-    run_slowly(&rotates, "remove", "slow/", -1);
-    assert_true(!has_step("slow", 3) && !has_step("slow", 6) && has_step("slow", 9));
-    run_slowly(&loads, "read", "-00001-of", -1); /* which rank 1 reads most of */
-    ASSERT_CONTAINS(said.data, "resumed from ");
-    run_slowly(&loads, "read", "-00000-of", -1);
-    file_hook(NULL);
-    ASSERT_OK(file_remove_tree(at("slow")));
-}
-
-static void a_slow_import_is_not_a_hang(void **state)
-{
-    (void)state;
-    char from[FOLDER_BYTES + 64];
-    struct train first = { .dir = "first", .settings = { "train.steps=3", "save.every=3" } };
-    struct train imports = { .dir = "second", .settings = { from, "train.steps=1" } };
-    train(&first);
-    ASSERT_OK(sherd_merge(
-        &(struct sherd_merge_desc){ .from = at("first/step-00000003"), .to = at("model"), .type = SHERD_F32 },
-        NULL));
-    snprintf(from, sizeof(from), "model.from=%s/model", root);
-    file_hook(dawdle);
-    run_slowly(&imports, "read", "model/", 1);
-    file_hook(NULL);
-    ASSERT_OK(file_remove_tree(at("first")));
-    ASSERT_OK(file_remove_tree(at("second")));
-    ASSERT_OK(file_remove_tree(at("model")));
-}
-
-/* One call that does not come back is one. */
-static void a_disk_that_stands_still_is_a_hang(void **state)
-{
-    (void)state;
-    struct train t = { .dir = "stuck", .settings = { "train.steps=3" } };
-    slow.call = "sync";
-    slow.path = "states-00001";
-    slow.rank = -1;
-    slow.seconds = 3 * TIMEOUT;
-    slow.calls = 0;
-    file_hook(dawdle);
-    t_limits(60, TIMEOUT);
-    train(&t);
-    t_limits(0, 0);
-    file_hook(NULL);
-    slow.call = NULL;
-    assert_int_equal(t.status[0], SHERD_ETIMEOUT);
-    ASSERT_CONTAINS(t.error[0], "no progress for 1 s, 1 of 2 ranks have not come: rank 1");
-    ASSERT_CONTAINS(t.error[0], "save");
-    ASSERT_OK(file_remove_tree(at("stuck")));
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -425,9 +305,6 @@ int main(void)
         cmocka_unit_test(a_taken_folder_is_refused),
         cmocka_unit_test(ranks_that_cannot_load_for_two_reasons),
         cmocka_unit_test(copies_that_drift_are_no_damaged_file),
-        cmocka_unit_test(a_slow_disk_is_not_a_hang),
-        cmocka_unit_test(a_slow_import_is_not_a_hang),
-        cmocka_unit_test(a_disk_that_stands_still_is_a_hang),
     };
     return cmocka_run_group_tests(tests, train_enter, train_leave);
 }
