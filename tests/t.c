@@ -377,15 +377,32 @@ static void run_here(int n, int mode, t_rank_fn fn, void *ctx)
     free(rank);
 }
 
+/* Frees them, and fails with what the failed ones have to say, in a case beside others as that case. */
+static void end_ranks(const char *what, struct rank *ranks, int n)
+{
+    char text[4 * TEXT_BYTES] = "";
+    size_t len = 0;
+    for (int r = 0; r < n; r++) {
+        if (ranks[r].failed && len + 64 < sizeof(text)) {
+            int m =
+                snprintf(text + len, sizeof(text) - len, "\n  %s %d of %d: %s", what, r, n, ranks[r].text);
+            len = MIN(len + (size_t)m, sizeof(text) - 1);
+        }
+    }
+    t_shared_free(ranks, (size_t)n * sizeof(*ranks));
+    if (len && this_rank)
+        T_FAIL("%s", text);
+    if (len)
+        fail_msg("%s", text);
+}
+
 void t_ranks(int n, int mode, t_rank_fn fn, void *ctx)
 {
     if (t_mpi()) {
         run_here(n, mode, fn, ctx);
         return;
     }
-    char text[4 * TEXT_BYTES] = "";
-    size_t len = 0, bytes = (size_t)n * sizeof(struct rank);
-    struct rank *ranks = t_shared(bytes);
+    struct rank *ranks = t_shared((size_t)n * sizeof(struct rank));
     for (int r = 0; r < n; r++) {
         ranks[r].index = r;
         ranks[r].mode = mode;
@@ -397,13 +414,47 @@ void t_ranks(int n, int mode, t_rank_fn fn, void *ctx)
         run_processes(ranks, n);
     else
         run_threads(ranks, n);
-    for (int r = 0; r < n; r++) {
-        if (ranks[r].failed && len + 64 < sizeof(text)) {
-            int m = snprintf(text + len, sizeof(text) - len, "\n  rank %d of %d: %s", r, n, ranks[r].text);
-            len = MIN(len + (size_t)m, sizeof(text) - 1);
+    end_ranks("rank", ranks, n);
+}
+
+/* ---- beside each other ---- */
+
+static void child_beside(struct rank *rank, int parent, void (*fn)(int i, void *ctx))
+{
+    struct sigaction old[ARRAY_LEN(crashes)];
+    crash_plainly(old);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(1);
+    this_rank = rank;
+    if (setjmp(rank->back) == 0)
+        fn(rank->index, rank->ctx);
+    rank->done = 1;
+    fflush(NULL);
+    _exit(rank->failed ? 1 : 0);
+}
+
+void t_beside(int n, void (*fn)(int i, void *ctx), void *ctx)
+{
+    int parent = (int)getpid();
+    struct rank *ranks = t_shared((size_t)n * sizeof(struct rank));
+    fflush(NULL);
+    for (int i = 0; i < n; i++) {
+        ranks[i].index = i;
+        ranks[i].ctx = ctx;
+        int pid = (int)fork();
+        if (pid == 0)
+            child_beside(&ranks[i], parent, fn);
+        ranks[i].pid = pid;
+        if (pid < 0) {
+            snprintf(ranks[i].text, TEXT_BYTES, "cannot fork");
+            ranks[i].failed = 1;
         }
     }
-    t_shared_free(ranks, bytes);
-    if (len)
-        fail_msg("%s", text);
+    for (int i = 0; i < n; i++) {
+        int status;
+        if (ranks[i].pid > 0 && waitpid(ranks[i].pid, &status, 0) == ranks[i].pid)
+            judge(&ranks[i], status);
+    }
+    end_ranks("case", ranks, n);
 }

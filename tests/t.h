@@ -33,6 +33,11 @@ typedef void (*t_rank_fn)(int rank, struct sherd_comm *comm, struct sherd_device
  * other sizes are passed over, and t_mpi() is true. */
 void t_ranks(int n, int mode, t_rank_fn fn, void *ctx);
 
+/* Runs fn(0 .. n-1, ctx) beside each other, each in a process of its own where it may use T_ assertions and
+ * t_ranks with its own limits, and fails the test with the texts of all that failed. For what spends its time
+ * asleep: a wait for a timeout costs many cases no more than one. */
+void t_beside(int n, void (*fn)(int i, void *ctx), void *ctx);
+
 int t_mpi(void);
 
 /* Seconds for one t_ranks; the communicators' timeout. 0 = 60 and 30. Both hold until set again. */

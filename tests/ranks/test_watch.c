@@ -21,6 +21,7 @@
 #include "tests/folder.h"
 
 #define WORLD 3
+#define STOPPED_SECONDS 3.0 /* the timeout where a rank stands still, with many ranks beside it */
 
 enum fault_kind { EXITS, KILLED, STOPPED, NO_MEMORY, SKIPS };
 
@@ -137,40 +138,45 @@ static void train(int rank, struct sherd_comm *comm, struct sherd_device *dev, v
 static void make_folder(struct fault *f)
 {
     char path[FOLDER_BYTES + 16], text[400];
-    assert_int_equal(folder_make(f->dir, "watch"), 0);
+    T_EQ(folder_make(f->dir, "watch"), 0);
     for (size_t i = 0; i < sizeof(text); i++)
         text[i] = (char)('a' + i * i % 23);
     snprintf(path, sizeof(path), "%s/text", f->dir);
-    ASSERT_OK(file_write_atomic(path, text, sizeof(text)));
+    T_OK(file_write_atomic(path, text, sizeof(text)));
 }
 
 static void run_fault(enum fault_kind kind, int rank, const char *place, int64_t step, int stage)
 {
     struct fault *f = t_shared(sizeof(*f));
     *f = (struct fault){
-        .kind = kind, .rank = rank, .place = place, .step = step, .stage = stage, .within = 20
+        .kind = kind, .rank = rank, .place = place, .step = step, .stage = stage, .within = 40
     };
     make_folder(f);
-    t_limits(40, kind == STOPPED ? 1.0 : 30);
+    t_limits(60, kind == STOPPED ? STOPPED_SECONDS : 30);
     t_ranks(WORLD, T_PROCESSES | T_MAY_DIE | (rank % 2 ? T_ASYNC : 0), train, f);
-    assert_true(f->since > 0);
+    T_TRUE(f->since > 0);
     file_remove_tree(f->dir);
     t_shared_free(f, sizeof(*f));
+}
+
+static const struct {
+    const char *place;
+    int64_t step;
+} parts[] = { { "init: memory", 0 }, { " forward ", 2 }, { " backward ", 2 }, { " update ", 2 },
+    { "save", 2 } };
+
+static void run_case(int i, void *ctx)
+{
+    enum fault_kind kind = *(enum fault_kind *)ctx;
+    int part = i / WORLD, rank = i % WORLD;
+    if (kind != SKIPS || parts[part].place[0] == ' ')
+        run_fault(kind, rank, parts[part].place, parts[part].step, (part + rank) % 4);
 }
 
 /* Every part, every rank, and the stages in turn. */
 static void everywhere(enum fault_kind kind)
 {
-    static const struct {
-        const char *place;
-        int64_t step;
-    } parts[] = { { "init: memory", 0 }, { " forward ", 2 }, { " backward ", 2 }, { " update ", 2 },
-        { "save", 2 } };
-    for (size_t i = 0; i < ARRAY_LEN(parts); i++)
-        for (int rank = 0; rank < WORLD; rank++)
-            if (kind != SKIPS || strchr(parts[i].place, ' ') == parts[i].place)
-                run_fault(kind, rank, parts[i].place, parts[i].step, (int)(i + (size_t)rank) % 4);
-    t_limits(0, 0);
+    t_beside((int)ARRAY_LEN(parts) * WORLD, run_case, &kind);
 }
 
 static void test_a_rank_exits(void **state)
@@ -262,27 +268,36 @@ static void run_slowly(int rank, const char *place, int ms, int64_t last, char l
     t_shared_free(d, sizeof(*d));
 }
 
+static void dawdle_to_the_end(int rank, void *ctx)
+{
+    static const char *const places[WORLD] = { "data", " forward ", " backward " };
+    static const char *const told[WORLD] = { "rank 0 is slow: data", "rank 1 is slow: forward",
+        "rank 2 is slow: backward" };
+    char line[512];
+    (void)ctx;
+    run_slowly(rank, places[rank], rank == 0 ? 100 : 40, 16, line);
+    T_HAS(line, told[rank]);
+}
+
 static void test_a_slow_rank_is_named(void **state)
 {
     (void)state;
-    char line[512];
-    run_slowly(0, "data", 100, 16, line);
-    ASSERT_CONTAINS(line, "rank 0 is slow: data");
-    run_slowly(1, " forward ", 40, 16, line);
-    ASSERT_CONTAINS(line, "rank 1 is slow: forward");
-    run_slowly(2, " backward ", 40, 16, line);
-    ASSERT_CONTAINS(line, "rank 2 is slow: backward");
+    t_beside(WORLD, dawdle_to_the_end, NULL);
+}
+
+static void dawdle_for_some_steps(int rank, void *ctx)
+{
+    char line[512], slow[32];
+    (void)ctx;
+    run_slowly(rank, "data", 100, 9, line); /* over one look whole, and in another */
+    snprintf(slow, sizeof(slow), "rank %d is slow: data", rank);
+    T_TRUE(!strstr(line, slow));
 }
 
 static void test_a_rank_slow_for_some_steps_is_not(void **state)
 {
     (void)state;
-    char line[512], slow[32];
-    for (int rank = 0; rank < WORLD; rank++) {
-        run_slowly(rank, "data", 100, 9, line); /* over one look whole, and in another */
-        snprintf(slow, sizeof(slow), "rank %d is slow: data", rank);
-        assert_null(strstr(line, slow));
-    }
+    t_beside(WORLD, dawdle_for_some_steps, NULL);
 }
 
 int main(void)
