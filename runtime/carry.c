@@ -23,8 +23,34 @@ static char *folder_of(const char *path)
                              : mem_strdup(".");
 }
 
-/* Whether a folder has a tokenizer that is not the one in `data`. Many paths of the data lie in one folder.
- */
+static int holds(char **folders, int n, const char *folder)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(folders[i], folder) == 0)
+            return 1;
+    return 0;
+}
+
+/* The folders of the paths, each once, however many files of one are named; file_list_free them. */
+static int list_folders(char ***out, int *n, const struct sherd_texts *paths)
+{
+    int cap = 0, st = SHERD_OK;
+    *out = NULL;
+    *n = 0;
+    for (int i = 0; i < paths->n && st == SHERD_OK; i++) {
+        char *folder = folder_of(paths->items[i]);
+        st = folder ? mem_grow(out, &cap, *n + 1, sizeof(**out)) : SHERD_ENOMEM;
+        if (st == SHERD_OK && !holds(*out, *n, folder))
+            (*out)[(*n)++] = folder;
+        else
+            mem_free(folder);
+    }
+    if (st != SHERD_OK)
+        file_list_free(*out, *n);
+    return st;
+}
+
+/* Whether a folder has a tokenizer that is not the one in `data`. */
 static int has_other(const char *folder, const char *data)
 {
     return strcmp(folder, data) != 0 && file_has(folder, COMPANION_TOKENIZER) &&
@@ -34,37 +60,36 @@ static int has_other(const char *folder, const char *data)
 /* The first folder of the data with a tokenizer, NULL if there is none; mem_free it. */
 static int find_data(const struct sherd_config *c, char **out)
 {
+    char **folders;
+    int n;
     *out = NULL;
-    for (int i = 0; i < c->data.train.n; i++) {
-        char *folder = folder_of(c->data.train.items[i]);
-        if (!folder)
-            return SHERD_ENOMEM;
-        if (!*out && file_has(folder, COMPANION_TOKENIZER)) {
-            *out = folder;
-            continue;
-        }
-        if (*out && has_other(folder, *out))
+    SHERD_TRY(list_folders(&folders, &n, &c->data.train));
+    for (int i = 0; i < n; i++) {
+        if (!*out && file_has(folders[i], COMPANION_TOKENIZER)) {
+            *out = folders[i];
+            folders[i] = NULL;
+        } else if (*out && has_other(folders[i], *out)) {
             log_warn("data.train: %s and %s have tokenizers that differ: are their tokens of one kind?", *out,
-                folder);
-        mem_free(folder);
+                folders[i]);
+        }
     }
+    file_list_free(folders, n);
     return SHERD_OK;
 }
 
 /* Tokens to evaluate on that are another tokenizer's have a loss that says nothing. */
 static int compare_val(const struct sherd_config *c, const char *data)
 {
-    for (int i = 0; i < c->data.val.n && data; i++) {
-        char *folder = folder_of(c->data.val.items[i]);
-        if (!folder)
-            return SHERD_ENOMEM;
-        if (has_other(folder, data))
+    char **folders;
+    int n;
+    SHERD_TRY(list_folders(&folders, &n, &c->data.val));
+    for (int i = 0; i < n && data; i++)
+        if (has_other(folders[i], data))
             log_warn(
                 "data.val: the tokenizer in %s is not that of data.train, in %s: the validation loss is of other "
                 "tokens than are learnt",
-                folder, data);
-        mem_free(folder);
-    }
+                folders[i], data);
+    file_list_free(folders, n);
     return SHERD_OK;
 }
 

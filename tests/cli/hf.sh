@@ -84,6 +84,14 @@ run 0 train tiny.yaml --set run.dir=foreign --set model.from=own --set data.trai
 has err "the tokenizer in made is not that of model.from, own"
 cmp -s made/tokenizer.json foreign/tokenizer.json || complain "not the tokenizer of the data"
 [ -e foreign/chat_template.jinja ] && complain "a template of another tokenizer"
+# A folder whose tokenizer is another is told once, not for each of its files and not at every save.
+mkdir else && cp tokens else/1.bin && cp tokens else/2.bin && cp tokens else/3.bin && cp tokens else/4.bin
+echo '{"b": 3}' >else/tokenizer.json
+run 0 train tiny.yaml --set run.dir=once --set model.from=own --set save.every=1 --set train.eval_every=1 \
+    --set data.train=[made/tokens.bin,else/1.bin,made/tokens.bin,else/2.bin] --set data.val=[else/3.bin,else/4.bin]
+once err "the tokenizer in made is not that of model.from, own"
+once err "made and else have tokenizers that differ"
+once err "the tokenizer in else is not that of data.train, in made"
 cp -r "$models/qwen3" from && echo '{"a": 1}' >from/tokenizer.json && echo '{}' >from/generation_config.json
 run 0 merge learn with --with from
 cmp -s from/tokenizer.json with/tokenizer.json || complain "the tokenizer was not copied"
