@@ -38,14 +38,18 @@ static void to_float(float y[BLOCK], const void *x, enum sherd_dtype type, int64
         y[i] = bf16_to_float(half[i]);
 }
 
-static void from_float(void *y, enum sherd_dtype type, const float x[BLOCK], int64_t n)
+static void from_float(void *y, enum sherd_dtype type, const float x[BLOCK], int64_t n, int as_updates)
 {
     uint16_t half[BLOCK];
+    int16_t low[BLOCK];
     if (type == SHERD_F32) {
         memcpy(y, x, (size_t)n * sizeof(*x));
         return;
     }
-    if (type == SHERD_BF16) {
+    if (type == SHERD_BF16 && as_updates) {
+        for (int i = 0; i < BLOCK; i++)
+            half[i] = bf16_split(x[i], &low[i]);
+    } else if (type == SHERD_BF16) {
         for (int i = 0; i < BLOCK; i++)
             half[i] = bf16_from_float(x[i]);
     } else {
@@ -72,8 +76,8 @@ static int64_t first_overflow(const void *y, enum sherd_dtype type, const float 
     return -1;
 }
 
-void st_convert(
-    void *y, enum sherd_dtype y_type, const void *x, enum sherd_dtype x_type, int64_t n, int64_t *overflow)
+static void convert(void *y, enum sherd_dtype y_type, const void *x, enum sherd_dtype x_type, int64_t n,
+    int64_t *overflow, int as_updates)
 {
     float block[BLOCK] = { 0 };
     assert(st_convertible(y_type) && st_convertible(x_type));
@@ -88,12 +92,24 @@ void st_convert(
         int64_t m = MIN(n - at, BLOCK);
         char *to = (char *)y + (size_t)at * y_bytes;
         to_float(block, (const char *)x + (size_t)at * x_bytes, x_type, m);
-        from_float(to, y_type, block, m);
+        from_float(to, y_type, block, m, as_updates);
         if (overflow && *overflow < 0) {
             int64_t i = first_overflow(to, y_type, block, m);
             *overflow = i < 0 ? -1 : at + i;
         }
     }
+}
+
+void st_convert(
+    void *y, enum sherd_dtype y_type, const void *x, enum sherd_dtype x_type, int64_t n, int64_t *overflow)
+{
+    convert(y, y_type, x, x_type, n, overflow, 0);
+}
+
+void st_convert_weights(
+    void *y, enum sherd_dtype y_type, const void *x, enum sherd_dtype x_type, int64_t n, int64_t *overflow)
+{
+    convert(y, y_type, x, x_type, n, overflow, 1);
 }
 
 /* A value is infinite or no number if all bits of its exponent are set: then, and only then, one more at

@@ -48,7 +48,7 @@ static int read_part(
     const struct hf_tensor *s = m->match.source[tensor], *second = m->match.second[tensor];
     int64_t overflow;
     SHERD_TRY(hf_read(m->model, s, first, n, m->raw));
-    st_convert(host, type, m->raw, s->entry->type, n, &overflow);
+    st_convert_weights(host, type, m->raw, s->entry->type, n, &overflow);
     if (overflow >= 0)
         return SHERD_FAIL(SHERD_ENONFINITE,
             "%s: tensor '%s', element %lld is too large for %s: use another dtype.param", m->model->path,

@@ -293,7 +293,7 @@ static int read_part(struct load *l, struct ferry *ferry, const struct read *r, 
         return ckpt_fetch(l->ckpt, r->file, offset, (size_t)n * size, ferry->host);
     SHERD_TRY(ckpt_staging(l->ckpt));
     SHERD_TRY(ckpt_fetch(l->ckpt, r->file, offset, (size_t)n * size, l->ckpt->staging));
-    st_convert(ferry->host, r->type, l->ckpt->staging, r->from, n, &overflow);
+    st_convert_weights(ferry->host, r->type, l->ckpt->staging, r->from, n, &overflow);
     if (overflow >= 0)
         return SHERD_FAIL(SHERD_ENONFINITE,
             "%s: tensor '%s', %lld elements behind byte %llu of its file: a value is too large for %s: use "

@@ -73,6 +73,10 @@ int st_header_text(char **out, size_t *bytes, uint64_t *file_bytes, const struct
  * the first finite value that is infinite in y's type, or -1. Types may be equal. */
 void st_convert(
     void *y, enum sherd_dtype y_type, const void *x, enum sherd_dtype x_type, int64_t n, int64_t *overflow);
+/* The same for weights of a model that is to run: floats become bf16 as updates round their masters, of two
+ * as near the one farther from zero, so that a frozen tensor has the bits that it was trained to. */
+void st_convert_weights(
+    void *y, enum sherd_dtype y_type, const void *x, enum sherd_dtype x_type, int64_t n, int64_t *overflow);
 int st_convertible(enum sherd_dtype type); /* 1 for F32, BF16, F16 */
 /* 1 if no value in `bytes` bytes of one of these types, at any address, is infinite or not a number. */
 int st_finite(const void *data, size_t bytes, enum sherd_dtype type);

@@ -256,6 +256,33 @@ static void converts(void **state)
     assert_memory_equal(x, y, sizeof(x));
 }
 
+/* Half-way between two bf16 only: everywhere else both are the nearest. */
+static void weights_are_rounded_as_updates_round(void **state)
+{
+    (void)state;
+    enum { N = 2500 };
+    static uint32_t bits[N];
+    static uint16_t as_updates[N], to_even[N];
+    int64_t overflow;
+    int apart = 0;
+    for (uint32_t i = 0; i < N; i++)
+        bits[i] = (i % 2 ? 0x80000000u : 0) | (0x3e80u + i) << 16 | (i % 5 == 0 ? 0x8000u : 37u * i);
+    st_convert_weights(as_updates, SHERD_BF16, bits, SHERD_F32, N, &overflow);
+    assert_int_equal(overflow, -1);
+    st_convert(to_even, SHERD_BF16, bits, SHERD_F32, N, NULL);
+    for (int i = 0; i < N; i++) {
+        float x;
+        int16_t low;
+        memcpy(&x, &bits[i], sizeof(x));
+        assert_int_equal(as_updates[i], bf16_split(x, &low));
+        apart += as_updates[i] != to_even[i];
+    }
+    assert_true(apart >= N / 10);
+    bits[1100] = 0x7f7f8000; /* finite, and as near to infinity */
+    st_convert_weights(as_updates, SHERD_BF16, bits, SHERD_F32, N, &overflow);
+    assert_int_equal(overflow, 1100);
+}
+
 static void names_types(void **state)
 {
     (void)state;
@@ -315,6 +342,7 @@ int main(void)
         cmocka_unit_test(refuses_wrong_items),
         cmocka_unit_test(reads_a_file),
         cmocka_unit_test(converts),
+        cmocka_unit_test(weights_are_rounded_as_updates_round),
         cmocka_unit_test(sees_what_is_not_finite),
         cmocka_unit_test(names_types),
         cmocka_unit_test(shapes_have_room),
