@@ -79,7 +79,7 @@ int feed_fill(const struct feed *feed, int64_t cursor, int64_t m, int32_t *token
     return SHERD_OK;
 }
 
-static int64_t eval_windows(const struct feed *feed, int64_t limit)
+int64_t eval_windows(const struct feed *feed, int64_t limit)
 {
     return limit > 0 ? MIN(limit, feed->sampler.windows) : feed->sampler.windows;
 }

@@ -131,7 +131,8 @@ int ahead_take(struct ahead *ahead, int64_t cursor, const int32_t **rows);
 /* Evaluation: the first `limit` windows (0 = all) in the order of the stream, each exactly once, cut into
  * micro-batches that the ranks take in turns; the last one may be short, and ranks may get unequal numbers.
  * Uses tokens, sampler.windows, seq, micro, rank and world of the feed. */
-int64_t eval_count(const struct feed *feed, int64_t limit);
+int64_t eval_windows(const struct feed *feed, int64_t limit); /* how many those are */
+int64_t eval_count(const struct feed *feed, int64_t limit);   /* micro-batches of this rank */
 /* The rank's k-th evaluation batch, 0 <= k < eval_count: fills *rows <= micro rows. */
 int eval_fill(
     const struct feed *feed, int64_t limit, int64_t k, int32_t *tokens, int32_t *targets, int64_t *rows);

@@ -78,17 +78,19 @@ static int find_data(const struct sherd_config *c, char **out)
 }
 
 /* Tokens to evaluate on that are another tokenizer's have a loss that says nothing. */
-static int compare_val(const struct sherd_config *c, const char *data)
+int carry_compare_val(const struct sherd_config *c, const char *whose, const char *folder)
 {
     char **folders;
     int n;
+    if (!file_has(folder, COMPANION_TOKENIZER))
+        return SHERD_OK;
     SHERD_TRY(list_folders(&folders, &n, &c->data.val));
-    for (int i = 0; i < n && data; i++)
-        if (has_other(folders[i], data))
+    for (int i = 0; i < n; i++)
+        if (has_other(folders[i], folder))
             log_warn(
-                "data.val: the tokenizer in %s is not that of data.train, in %s: the validation loss is of other "
+                "data.val: the tokenizer in %s is not that of %s, in %s: the validation loss is of other "
                 "tokens than are learnt",
-                folders[i], data);
+                folders[i], whose, folder);
     file_list_free(folders, n);
     return SHERD_OK;
 }
@@ -105,7 +107,8 @@ int carry_files(const struct sherd_config *c)
         log_warn("data.train: the tokenizer in %s is not that of model.from, %s: the model will not know "
                  "what these tokens mean",
             data, from);
-    st = compare_val(c, data);
+    if (data)
+        st = carry_compare_val(c, "data.train", data);
     if (st == SHERD_OK && from && !differ)
         st = companions_copy(from, c->run.dir, &n);
     if (st == SHERD_OK && data)

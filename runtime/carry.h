@@ -12,4 +12,8 @@
 /* For one rank, at the start of a run whose folder is there. Warns where tokenizers differ. */
 int carry_files(const struct sherd_config *config);
 
+/* Warns where the tokens of data.val were made by another tokenizer than the one in `folder`, if it has one:
+ * that of `whose`, "data.train". */
+int carry_compare_val(const struct sherd_config *config, const char *whose, const char *folder);
+
 #endif

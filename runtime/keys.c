@@ -283,7 +283,7 @@ static const struct key keys[] = {
     { INT("train.eval_every", train.eval_every, 0, KEY_MANY, "auto"), .flags = KEY_AUTO,
       .help = "steps between evaluations, 0 = none; auto = 100 with data.val or data.split" },
     { INT("train.eval_batches", train.eval_batches, 0, KEY_MANY, "20"),
-      .help = "micro-batches of each rank in an evaluation, which are kept in memory; 0 = all there are" },
+      .help = "micro-batches of each rank in an evaluation; 0 = all there are" },
     { CHOICE("train.recompute", train.recompute, recompute_words, "none"),
       .help = "less memory, same results: cheap = norms and activations twice, block = whole forward twice" },
     { CHOICE("train.nonfinite", train.nonfinite, nonfinite_words, "stop"),

@@ -61,6 +61,18 @@ static void plan_saved(struct plan *p)
     }
 }
 
+/* Where nothing is trained there is no backward: a layer reads what the one before it wrote and nothing is
+ * kept, so two places for that take turns, and all layers save in one. */
+static void plan_forward_only(struct plan *p, size_t widest)
+{
+    struct sherd_memory *m = &p->memory;
+    m->activation = 2 * widest;
+    for (int l = 0; l < p->spec->n_layers; l++) {
+        p->layers[l].y = (size_t)(l % 2) * widest;
+        m->saved = MAX(m->saved, aligned(p->layers[l].sizes.saved_bytes));
+    }
+}
+
 static int plan_activations(struct plan *p)
 {
     size_t e = sherd_dtype_bytes(p->type), widest = 0, rows = (size_t)(p->batch * p->seq);
@@ -80,6 +92,10 @@ static int plan_activations(struct plan *p)
         widest = MAX(widest, (size_t)width);
         if (p->spec->layers[l].ops->weightless_backward)
             p->flags[l] |= PROGRAM_UNREAD;
+    }
+    if (p->layout.trained == 0) {
+        plan_forward_only(p, aligned(rows * widest * e));
+        return SHERD_OK;
     }
     for (int i = 0; i < 2; i++) {
         p->gradient[i] = m->activation;

@@ -48,18 +48,24 @@ static struct tokens_desc describe(
         .quiet = rank != 0 };
 }
 
-/* A model with a tokenizer knows nothing of bytes: text that was not made into its tokens is not trained on
- * unless that is said. */
-static int check_text(const struct tokens *tokens, const struct sherd_config *c)
+/* A model with a tokenizer knows nothing of bytes: text that was not made into its tokens is not read unless
+ * that is said. */
+static int check_text(
+    const struct tokens *tokens, const struct sherd_config *c, const char *key, const char *folder)
 {
-    const char *from = c->model.from;
-    if (!tokens_are_bytes(tokens) || c->data.format == SHERD_DATA_BYTES || !config_has_from(c) ||
-        !file_has(from, COMPANION_TOKENIZER))
+    int val = strcmp(key, "data.val") == 0;
+    if (!tokens_are_bytes(tokens) || c->data.format == SHERD_DATA_BYTES ||
+        !file_has(folder, COMPANION_TOKENIZER))
         return SHERD_OK;
-    return CONFIG_FAIL(c, "data.train",
+    return CONFIG_FAIL(c, key,
         "%s is text, but the model in %s knows the tokens of its tokenizer: run `sherd tokenize --tokenizer %s -o DIR "
-        "FILES` and name the folder DIR here; data.format: bytes trains on the bytes of the text",
-        c->data.train.items[0], from, from);
+        "FILES` and name the folder DIR here; data.format: bytes %s the bytes of the text",
+        (val ? &c->data.val : &c->data.train)->items[0], folder, folder, val ? "evaluates on" : "trains on");
+}
+
+int reading_check_eval(const struct reading *r, const struct sherd_config *c, const char *folder)
+{
+    return check_text(r->eval.tokens, c, r->val ? "data.val" : "data.train", folder);
 }
 
 /* What is evaluated on is of the kind that is trained on. */
@@ -80,7 +86,8 @@ static int open_train(struct reading *r, const struct sherd_config *c, int rank,
     struct tokens_desc desc = describe(c, "data.train", &c->data.train, rank);
     double *weights;
     SHERD_TRY(tokens_open(&r->train, &desc));
-    SHERD_TRY(check_text(r->train, c));
+    if (config_has_from(c))
+        SHERD_TRY(check_text(r->train, c, "data.train", c->model.from));
     SHERD_TRY(tokens_windows(r->train, c->batch.seq, windows));
     SHERD_TRY(reading_weights(c, &weights));
     if (!weights && c->data.split <= 0)
@@ -92,13 +99,11 @@ static int open_train(struct reading *r, const struct sherd_config *c, int rank,
     return st;
 }
 
-static int open_eval(struct reading *r, const struct sherd_config *c)
+/* What is evaluated on: files of its own, or what is held out of those to train on. */
+static int choose_eval(struct reading *r, const struct sherd_config *c)
 {
     struct tokens_desc desc = describe(c, "data.val", &c->data.val, r->feed.rank);
     r->eval = r->feed;
-    r->evaluates = c->train.eval_every > 0 && (c->data.val.n > 0 || r->mix.held > 0);
-    if (!r->evaluates)
-        return SHERD_OK;
     if (c->data.val.n == 0) {
         r->eval.held = 1;
         r->eval.sampler.windows = r->mix.held;
@@ -106,9 +111,17 @@ static int open_eval(struct reading *r, const struct sherd_config *c)
     }
     r->eval.mix = NULL;
     SHERD_TRY(tokens_open(&r->val, &desc));
-    SHERD_TRY(check_alike(r, c));
     r->eval.tokens = r->val;
     return tokens_windows(r->val, c->batch.seq, &r->eval.sampler.windows);
+}
+
+static int open_eval(struct reading *r, const struct sherd_config *c)
+{
+    r->evaluates = c->train.eval_every > 0 && (c->data.val.n > 0 || r->mix.held > 0);
+    if (!r->evaluates)
+        return SHERD_OK;
+    SHERD_TRY(choose_eval(r, c));
+    return r->val ? check_alike(r, c) : SHERD_OK;
 }
 
 /* A folder with files to train on and to evaluate on, as many have it, holds both. */
@@ -141,21 +154,27 @@ static void tell(const struct reading *r, const struct sherd_config *c)
             c->data.split_seed ? "at random by data.split_seed" : "those at the end");
 }
 
-int reading_open(struct reading *r, struct sherd_config *c, int rank, int world)
+static struct feed make_feed(const struct reading *r, const struct sherd_config *c, int rank, int world)
 {
-    int64_t windows;
-    SHERD_TRY(open_train(r, c, rank, &windows));
-    r->feed = (struct feed){ .tokens = r->train,
-        .sampler = { windows, (uint64_t)c->run.seed, c->data.shuffle },
+    return (struct feed){ .tokens = r->train,
+        .sampler = { .seed = (uint64_t)c->run.seed, .shuffle = c->data.shuffle },
         .mix = r->mix.n ? &r->mix : NULL,
         .has_end = c->data.end >= 0,
         .end = (int32_t)c->data.end,
         .seq = c->batch.seq,
-        .total = c->train.steps ? 0 : c->train.epochs * windows,
         .global = c->batch.global,
         .micro = c->batch.micro,
         .rank = rank,
         .world = world };
+}
+
+int reading_open(struct reading *r, struct sherd_config *c, int rank, int world)
+{
+    int64_t windows;
+    SHERD_TRY(open_train(r, c, rank, &windows));
+    r->feed = make_feed(r, c, rank, world);
+    r->feed.sampler.windows = windows;
+    r->feed.total = c->train.steps ? 0 : c->train.epochs * windows;
     SHERD_TRY(feed_check(&r->feed));
     if (c->train.steps == 0)
         c->train.steps = feed_steps(&r->feed);
@@ -165,6 +184,24 @@ int reading_open(struct reading *r, struct sherd_config *c, int rank, int world)
         return SHERD_OK;
     tell(r, c);
     return warn_shared(r);
+}
+
+int reading_open_eval(struct reading *r, const struct sherd_config *c, int rank, int world)
+{
+    int64_t windows;
+    int held = c->data.val.n == 0;
+    if (held && c->data.split <= 0)
+        return CONFIG_FAIL(c, "data.val",
+            "there is nothing to evaluate on: name files or folders, as data.val: [PATH] or --data PATH");
+    if (held && c->data.train.n == 0)
+        return CONFIG_FAIL(c, "data.split",
+            "it holds out a part of data.train, and that is empty; name the files there, or others with --data PATH");
+    if (held)
+        SHERD_TRY(open_train(r, c, rank, &windows));
+    r->feed = make_feed(r, c, rank, world);
+    SHERD_TRY(choose_eval(r, c));
+    r->evaluates = 1;
+    return feed_check(&r->eval);
 }
 
 static int compare(struct tokens_mark mine, const char *key, struct sherd_comm *comm)
@@ -187,8 +224,10 @@ static int compare(struct tokens_mark mine, const char *key, struct sherd_comm *
 
 int reading_compare(struct reading *r, struct sherd_comm *comm)
 {
-    r->mark = tokens_mark(r->train);
-    SHERD_TRY(compare(r->mark, "data.train", comm));
+    if (r->train) {
+        r->mark = tokens_mark(r->train);
+        SHERD_TRY(compare(r->mark, "data.train", comm));
+    }
     return r->val ? compare(tokens_mark(r->val), "data.val", comm) : SHERD_OK;
 }
 

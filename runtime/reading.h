@@ -12,7 +12,7 @@
 #include "runtime/config.h"
 
 struct reading {
-    struct tokens *train, *val;
+    struct tokens *train, *val; /* NULL where not read */
     struct mix mix;
     struct feed feed, eval;
     int evaluates;           /* there is something to evaluate on */
@@ -23,6 +23,11 @@ struct reading {
 /* Opens the files for this rank, and settles train.steps when the run goes by epochs. Zero-initialize;
  * finish with reading_finish, after a failure too. */
 int reading_open(struct reading *r, struct sherd_config *config, int rank, int world);
+/* The same for an evaluation apart from training: opens what training would evaluate on, and nothing else. */
+int reading_open_eval(struct reading *r, const struct sherd_config *config, int rank, int world);
+/* ECONFIG where that is text, and the folder of the model or its run has a tokenizer that it was not made
+ * into tokens with. */
+int reading_check_eval(const struct reading *r, const struct sherd_config *config, const char *folder);
 /* Collective: that all ranks read the same tokens, to train and to evaluate on; ECONFIG by one that does not.
  */
 int reading_compare(struct reading *r, struct sherd_comm *comm);

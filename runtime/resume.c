@@ -92,16 +92,32 @@ static int counts(const struct key *key)
     return yes;
 }
 
-/* Adds a line to `out` with the settings that change what the steps to come compute, but for the rate's;
- * nothing if all are as before. */
-static void other_settings(
-    struct text *out, const struct sherd_config *before, const struct sherd_config *now)
+/* Whether the loss of given weights on files of its own depends on a key; */
+static int counts_in_loss(const struct key *key)
+{
+    static const char *const single[] = { "dtype.param", "batch.seq", "data.end" };
+    int yes = key_in_section(key, "model") && strcmp(key->path, "model.freeze") != 0;
+    for (size_t i = 0; i < ARRAY_LEN(single); i++)
+        yes |= !strcmp(key->path, single[i]);
+    return yes && counts(key);
+}
+
+/* and on what is held out, which may be what was trained on if something else is. */
+static int counts_in_held(const struct key *key)
+{
+    return counts_in_loss(key) || (key_in_section(key, "data") && counts(key));
+}
+
+/* Adds a line to `out` with the settings, of those that count, which are not as before; nothing if all are.
+ */
+static void other_settings(struct text *out, const struct sherd_config *before,
+    const struct sherd_config *now, int (*count)(const struct key *))
 {
     for (int i = 0; i < key_count(); i++) {
         struct text was = { 0 }, is = { 0 };
         key_print(key_at(i), before, &was);
         key_print(key_at(i), now, &is);
-        if (counts(key_at(i)) && was.data && is.data && strcmp(was.data, is.data) != 0) {
+        if (count(key_at(i)) && was.data && is.data && strcmp(was.data, is.data) != 0) {
             text_add(
                 out, "%s%s", out->data ? "; " : "other settings than it was saved with: ", key_at(i)->path);
             if (was.len + is.len <= VALUES_TOLD)
@@ -132,7 +148,7 @@ static int tell_settings(
     struct sherd_config before;
     struct text line = { 0 }, settings = { 0 };
     SHERD_TRY(sherd_config_parse(&before, yaml, strlen(yaml), path, NULL, 0, 0));
-    other_settings(&settings, &before, now);
+    other_settings(&settings, &before, now, counts);
     resume_rate(&line, &before, now, done, skipped);
     if (settings.data)
         log_info("%s", settings.data);
@@ -142,6 +158,21 @@ static int tell_settings(
     text_finish(&line);
     sherd_config_free(&before);
     return SHERD_OK;
+}
+
+int resume_other_loss(struct text *out, const char *path, const struct sherd_config *now)
+{
+    json_t *extra;
+    struct sherd_config before;
+    SHERD_TRY(extra_of(&extra, path));
+    const char *yaml = json_string_value(json_object_get(extra, "config"));
+    int st = yaml ? sherd_config_parse(&before, yaml, strlen(yaml), path, NULL, 0, 0) : SHERD_OK;
+    if (yaml && st == SHERD_OK) {
+        other_settings(out, &before, now, now->data.split > 0 ? counts_in_held : counts_in_loss);
+        sherd_config_free(&before);
+    }
+    json_decref(extra);
+    return st;
 }
 
 /* The tokens that it was trained on. Without them, or with what is none of ours, nothing is known. */

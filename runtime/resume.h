@@ -21,6 +21,11 @@ struct sherd_engine;
 int resume_run(struct sherd_engine *engine, const struct sherd_config *config, const struct tokens_mark *data,
     int *found);
 
+/* Adds a line to `out` with the settings that the loss of a checkpoint's weights depends on, on data.val or
+ * on what data.split holds out, and that are not those it was saved with; nothing where all are, or where it
+ * keeps none. */
+int resume_other_loss(struct text *out, const char *path, const struct sherd_config *now);
+
 /* Adds a line to `out` if any step after `done`, of which `skipped` made no update, has another rate than it
  * had with the settings of `before`; nothing otherwise. Both know their train.steps. */
 void resume_rate(struct text *out, const struct sherd_config *before, const struct sherd_config *now,

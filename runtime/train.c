@@ -3,7 +3,6 @@
  *
  * The training loop: batch, step, report, evaluate, save, stop. All ranks run it side by side; rank 0 speaks.
  */
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,12 +17,11 @@
 #include "runtime/carry.h"
 #include "runtime/config.h"
 #include "runtime/engine.h"
+#include "runtime/evaluation.h"
 #include "runtime/meter.h"
 #include "runtime/reading.h"
 #include "runtime/resume.h"
 #include "runtime/saving.h"
-
-#define EVAL_PIECE 20 /* micro-batches of a rank, after which an evaluation looks whether to stop */
 
 struct run {
     const struct sherd_train_desc *desc;
@@ -32,20 +30,13 @@ struct run {
     struct sherd_engine *engine;
     struct reading data;
     int told_nothing;          /* that a step had no targets */
-    struct sherd_batch *micro; /* of a step, over what was read ahead; or of an evaluation, over `rows` */
-    int32_t *rows;
-    int n_eval;
+    struct sherd_batch *micro; /* of a step, over what was read ahead */
+    struct evaluation evaluation;
     struct meter meter;
     struct saving saving;
     char *extra; /* JSON kept in every checkpoint */
     int rank, world;
 };
-
-/* Windows that one evaluation reads over all ranks; 0 = all. */
-static int64_t eval_limit(const struct run *r)
-{
-    return r->config.train.eval_batches * r->config.batch.micro * r->world;
-}
 
 /* Batch i over a row of tokens and one of targets. */
 static void set_batch(struct run *r, int64_t i, const int32_t *rows)
@@ -54,29 +45,13 @@ static void set_batch(struct run *r, int64_t i, const int32_t *rows)
     r->micro[i] = (struct sherd_batch){ rows + 2 * i * row, rows + (2 * i + 1) * row, r->config.batch.micro };
 }
 
-/* What an evaluation reads is there at once. */
-static int alloc_eval(struct run *r)
-{
-    int64_t n = eval_count(&r->data.eval, eval_limit(r)), row = r->config.batch.micro * r->config.batch.seq;
-    int st = SHERD_OK;
-    if (n > INT_MAX)
-        st = SHERD_FAIL(SHERD_ECONFIG, "no more than %d can be evaluated", INT_MAX);
-    else
-        r->rows = mem_zalloc((size_t)n, 2 * (size_t)row * sizeof(*r->rows));
-    if (st == SHERD_OK && !r->rows)
-        st = SHERD_ENOMEM;
-    r->n_eval = st == SHERD_OK ? (int)n : 0;
-    return status_context(st,
-        "train.eval_batches: %lld%s: a rank keeps the micro-batches of an evaluation, %lld here; ask for fewer",
-        (long long)r->config.train.eval_batches, r->config.train.eval_batches ? "" : " (all of the data)",
-        (long long)n);
-}
-
 static int alloc_batches(struct run *r)
 {
     if (r->data.evaluates)
-        SHERD_TRY(alloc_eval(r));
-    r->micro = mem_zalloc((size_t)MAX(feed_accum(&r->data.feed), r->n_eval), sizeof(*r->micro));
+        SHERD_TRY(evaluation_init(&r->evaluation, &r->config, &r->data.eval));
+    r->evaluation.stop = r->desc->stop;
+    r->evaluation.ctx = r->desc->ctx;
+    r->micro = mem_zalloc((size_t)feed_accum(&r->data.feed), sizeof(*r->micro));
     return r->micro ? reading_start(&r->data) : SHERD_ENOMEM;
 }
 
@@ -186,53 +161,6 @@ static int save(struct run *r, int last)
     return st;
 }
 
-static int fill_eval(struct run *r)
-{
-    int64_t row = r->config.batch.micro * r->config.batch.seq;
-    int st = SHERD_OK;
-    for (int k = 0; k < r->n_eval && st == SHERD_OK; k++) {
-        set_batch(r, k, r->rows);
-        st = eval_fill(&r->data.eval, eval_limit(r), k, r->rows + 2 * k * row, r->rows + (2 * k + 1) * row,
-            &r->micro[k].batch);
-    }
-    return comm_agree(r->engine->comm, st);
-}
-
-/* Whether any rank was asked to. Collective. */
-static int asked_to_stop(struct run *r, int *stop)
-{
-    int mine = r->desc->stop && r->desc->stop(r->desc->ctx);
-    int *all = mem_zalloc((size_t)r->world, sizeof(*all));
-    if (!all)
-        return step_give_up(r->engine, SHERD_ENOMEM);
-    int st = comm_host_gather(r->engine->comm, all, &mine, sizeof(mine));
-    for (int k = 0; k < r->world; k++)
-        *stop |= all[k];
-    mem_free(all);
-    return st;
-}
-
-/* Loss sum and valid targets over all ranks. An evaluation may be long, so it is left when a rank is asked to
- * stop: *stop. */
-static int eval_pieces(struct run *r, double *sum, double *count, int *stop)
-{
-    struct sherd_engine *e = r->engine;
-    struct feed first = r->data.eval;
-    first.rank = 0; /* which no other has more batches than */
-    int64_t most = eval_count(&first, eval_limit(r));
-    for (int64_t k = 0; k < most; k += EVAL_PIECE) {
-        int n = (int)MAX(0, MIN(EVAL_PIECE, r->n_eval - k));
-        if (k > 0)
-            SHERD_TRY(asked_to_stop(r, stop));
-        if (*stop)
-            return SHERD_OK;
-        SHERD_TRY(sherd_engine_eval(e, r->micro + (n > 0 ? k : 0), n, NULL, NULL));
-        *sum += e->host_scalars[SCALAR_LOSS];
-        *count += e->host_scalars[SCALAR_COUNT];
-    }
-    return SHERD_OK;
-}
-
 /* A loss that is no number is none by which checkpoints are kept. */
 static int report_eval(struct run *r, int64_t step, double loss, int64_t tokens)
 {
@@ -249,21 +177,20 @@ static int report_eval(struct run *r, int64_t step, double loss, int64_t tokens)
     return meter_eval(&r->meter, step, loss, tokens);
 }
 
+/* An evaluation may be long, so it is left when a rank is asked to stop: *stop. */
 static int evaluate(struct run *r, int *stop)
 {
-    double sum = 0, count = 0;
+    struct evaluation_result result;
     int64_t step = r->engine->step;
-    SHERD_TRY(fill_eval(r));
-    int st = eval_pieces(r, &sum, &count, stop);
-    if (st == SHERD_OK && *stop) {
-        if (r->rank == 0)
-            log_info("step %lld: the evaluation is left, the run was asked to stop", (long long)step);
-    } else if (st == SHERD_OK) {
-        double loss = count > 0 ? sum / count : (double)NAN;
-        saving_loss(&r->saving, loss);
-        if (r->rank == 0)
-            st = report_eval(r, step, loss, (int64_t)count);
-    }
+    SHERD_TRY(evaluation_run(&r->evaluation, r->engine, &result));
+    int st = SHERD_OK;
+    *stop = result.stopped;
+    if (!result.stopped)
+        saving_loss(&r->saving, result.loss);
+    if (r->rank == 0 && result.stopped)
+        log_info("step %lld: the evaluation is left, the run was asked to stop", (long long)step);
+    else if (r->rank == 0)
+        st = report_eval(r, step, result.loss, result.tokens);
     meter_mark(&r->meter);
     return st;
 }
@@ -491,7 +418,7 @@ out:
     sherd_model_destroy(r.model);
     reading_finish(&r.data);
     mem_free(r.micro);
-    mem_free(r.rows);
+    evaluation_finish(&r.evaluation);
     mem_free(r.extra);
     saving_unlock(&r.saving);
     sherd_config_free(&r.config);

@@ -161,6 +161,33 @@ struct sherd_train_desc {
 };
 SHERD_API int sherd_train(const struct sherd_train_desc *desc);
 
+/* The evaluation of training apart from it: the loss of weights that are there, on data.val or on what
+ * data.split holds out, over the first train.eval_batches micro-batches of each rank (0 = all). With as many
+ * ranks and the same settings the bits are those of training. A rank takes memory for the weights, for
+ * what two layers make of a micro-batch and for work space: nothing is kept for a backward, and there are no
+ * gradients, masters or states of an optimizer. Writes nothing. */
+struct sherd_evaluate_desc {
+    const struct sherd_config *config; /* where batch.micro is given, any number of ranks will do */
+    struct sherd_device *device;
+    struct sherd_comm *comm; /* NULL = a world of one */
+    const char *from;        /* run folder (its newest complete checkpoint), step folder, or the folder of a
+                                Hugging Face model; NULL = run.dir. Rank 0's counts */
+    /* Called on rank 0 after every 20 micro-batches of a rank, for a display that moves; NULL for none. */
+    void (*progress)(void *ctx, const char *line);
+    void *ctx;
+};
+struct sherd_evaluate_result {
+    char from[4096];        /* the step folder or model folder that was taken */
+    int64_t step;           /* of the checkpoint; -1 = a model folder, which has none */
+    double loss;            /* mean over the valid targets of all ranks */
+    int64_t tokens;         /* such targets */
+    int64_t samples, there; /* of batch.seq tokens: evaluated on, and how many the data has */
+    double seconds;         /* of the evaluation, without loading */
+};
+/* Collective; all ranks get the same, but for the seconds. ENONFINITE: the loss is no finite number. After a
+ * failure of one rank: as sherd_train. */
+SHERD_API int sherd_evaluate(const struct sherd_evaluate_desc *desc, struct sherd_evaluate_result *out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -56,11 +56,11 @@ has err "raise the limit, or lower run.threads"
     --set model.heads=16 --set model.layers=16; [ "$faults" -eq 0 ]) || complain "state that has no room"
 has err "needs on cpu: parameters at rest 3.23 GB, optimizer state 3.23 GB, gradients at rest 1.61 GB, gradients before reduction "
 has err "a higher shard.stage or more ranks need less: device cpu: out of memory: 3229884416 bytes"
-# An evaluation on more than there is memory for: 2 rows of int32 for each of 4,000,000 samples of 16 tokens.
+# An evaluation in more than there is memory for: 2 rows of int32 for each of 4,000,000 samples of 16 tokens.
 (ulimit -v 400000; run 1 train tiny.yaml --set run.dir=evaluated --set data.val=text --set train.eval_every=1 \
     --set train.eval_batches=0 --set batch.micro=4000000 --set batch.global=4000000; [ "$faults" -eq 0 ]) ||
     complain "an evaluation of all of the data"
-has err "train.eval_batches: 0 (all of the data): a rank keeps the micro-batches of an evaluation, 1 here; ask for fewer: "
+has err "batch.micro: a rank keeps 1 micro-batches of an evaluation, of 4000000 sequences; make them smaller: "
 has err "out of memory: 512000000 bytes of host memory could not be allocated; address space is limited to "
 
 # At the start: in the device, in the memory that ranks share, in threads, in the engine, when saving.

@@ -17,6 +17,7 @@ static void what_makes_things(void **state)
     struct sherd_model *model;
     struct sherd_engine_desc engine_desc = { 0 };
     struct sherd_engine *engine;
+    struct sherd_evaluate_result evaluated;
     ASSERT_FAILS(sherd_device_open(&device, NULL), SHERD_EINVAL, "sherd_device_open: out or desc is NULL");
     ASSERT_FAILS(sherd_device_open(NULL, &device_desc), SHERD_EINVAL, "out or desc is NULL");
     ASSERT_FAILS(sherd_model_create(&model, NULL), SHERD_EINVAL, "sherd_model_create: out or spec is NULL");
@@ -28,6 +29,7 @@ static void what_makes_things(void **state)
     ASSERT_FAILS(sherd_engine_create_blank(NULL, &engine_desc), SHERD_EINVAL, "out is NULL");
     ASSERT_FAILS(sherd_engine_create_blank(&engine, &engine_desc), SHERD_EINVAL, "config is NULL");
     ASSERT_FAILS(sherd_train(NULL), SHERD_EINVAL, "desc, config or device is NULL");
+    ASSERT_FAILS(sherd_evaluate(NULL, &evaluated), SHERD_EINVAL, "desc, config, device or out is NULL");
 }
 
 static void what_an_engine_needs(void **state)
@@ -48,6 +50,8 @@ static void what_an_engine_needs(void **state)
             SHERD_EINVAL, "is NULL");
     ASSERT_FAILS(sherd_engine_step(engine, &nothing, 1, NULL), SHERD_EINVAL, "the engine is NULL");
     ASSERT_FAILS(sherd_train(&(struct sherd_train_desc){ .config = &config }), SHERD_EINVAL, "is NULL");
+    ASSERT_FAILS(sherd_evaluate(&(struct sherd_evaluate_desc){ .config = &config, .device = dev }, NULL),
+        SHERD_EINVAL, "is NULL");
     ASSERT_OK(sherd_engine_create(&engine, &(struct sherd_engine_desc){ &config, model, dev, NULL }));
     ASSERT_FAILS(sherd_engine_save(engine, NULL, NULL), SHERD_EINVAL, "has no name");
     ASSERT_FAILS(sherd_engine_load(engine, ""), SHERD_EINVAL, "has no name");

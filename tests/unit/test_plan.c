@@ -2,7 +2,8 @@
  * SPDX-FileCopyrightText: The sherd authors
  *
  * Plans without a device: a higher stage takes less and more ranks less of it, what moves does not grow with
- * the layers; where reduce-scatters are given memory for the parts of other ranks, and how much.
+ * the layers; where reduce-scatters are given memory for the parts of other ranks, and how much; what is left
+ * where nothing is trained.
  */
 #include "tests/check.h"
 
@@ -10,6 +11,8 @@
 #include <stdio.h>
 
 #include <sherd/engine.h>
+
+#include "runtime/plan.h"
 
 /* Elements of the head and its norm, the largest unit. */
 #define LARGEST (4096 * 512 + 512)
@@ -138,6 +141,36 @@ static void what_moves_does_not_grow_with_the_layers(void **state)
     }
 }
 
+/* Without a backward a layer reads one place and writes another, and nothing is kept for later. */
+static void layers_take_turns_where_nothing_is_trained(void **state)
+{
+    (void)state;
+    static const char *const set[] = { "model.freeze=[\"*\"]", "model.layers=5", "batch.micro=2" };
+    struct sherd_config c;
+    struct sherd_model *model;
+    struct plan p;
+    size_t saved = 0;
+    ASSERT_OK(sherd_config_parse(&c, "", 0, "test", set, (int)ARRAY_LEN(set), 1));
+    ASSERT_OK(sherd_config_model(&model, &c));
+    ASSERT_OK(plan_init(&p, &c, model, "cpu", 1, 1));
+    for (int l = 0; l < p.spec->n_layers; l++) {
+        const struct plan_layer *pl = &p.layers[l];
+        size_t bytes = (size_t)(p.batch * p.seq * pl->sizes.out_width) * sherd_dtype_bytes(p.type);
+        assert_true(pl->y + bytes <= p.memory.activation);
+        if (l > 0)
+            assert_true(pl->y != p.layers[l - 1].y);
+        assert_int_equal(pl->saved, 0);
+        assert_true(pl->sizes.saved_bytes <= p.memory.saved);
+        saved = MAX(saved, pl->sizes.saved_bytes);
+    }
+    assert_true(saved > 0 && p.memory.saved < saved + 256);
+    assert_int_equal(p.memory.activation, 2 * p.batch * p.seq * c.model.width * (int64_t)sizeof(float));
+    assert_int_equal(p.memory.grad + p.memory.partial + p.memory.master + p.memory.state, 0);
+    plan_finish(&p);
+    sherd_model_destroy(model);
+    sherd_config_free(&c);
+}
+
 static void hosts_are_checked(void **state)
 {
     (void)state;
@@ -192,6 +225,7 @@ int main(void)
         cmocka_unit_test(a_higher_stage_takes_less),
         cmocka_unit_test(what_moves_does_not_grow_with_the_layers),
         cmocka_unit_test(landing_memory_is_that_of_the_largest_unit),
+        cmocka_unit_test(layers_take_turns_where_nothing_is_trained),
         cmocka_unit_test(hosts_are_checked),
         cmocka_unit_test(fields_of_a_program_are_checked),
     };
