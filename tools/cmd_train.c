@@ -75,25 +75,14 @@ static void show_progress(void *ctx, const char *line)
 
 static int run_rank(const struct sherd_config *config, const struct sherd_world *world)
 {
-    char name[32], cache[RANK_PATH_BYTES];
-    const char *device_name = rank_device(config->run.device, world->local_rank, name);
     struct sherd_device *device = NULL;
     struct sherd_comm *comm = NULL;
     /* Until the ranks have met there is nothing to save, and a rank that will never come may be waited for:
      * what asks for an end ends the process at once. */
     static const int asking[] = { SIGUSR1 }, ending[] = { SIGINT, SIGTERM, SIGHUP };
-    int bound = config->run.bind == SHERD_BIND_AUTO ? rank_bind(device_name, world, 0) : 0;
-    int threads = bound ? bound : rank_cores(world->local_size);
-    if (world->rank == 0 && world->size > 1 && strcmp(world->source, "sherd") != 0)
-        out_say(
-            "%d ranks, %d of them on this host, as %s told", world->size, world->local_size, world->source);
     int st = catch_signals(asking, COUNT_OF(asking));
     if (st == SHERD_OK)
-        st = sherd_device_open(
-            &device, &(struct sherd_device_desc){ .name = device_name,
-                         .threads = config->run.threads > 0 ? (int)config->run.threads : threads,
-                         .tune = config->run.tune && !config->run.deterministic ? rank_cache(cache) : NULL,
-                         .async = config->shard.overlap });
+        st = rank_open(&device, config, world);
     if (st == SHERD_OK)
         st = sherd_comm_open(&comm, device,
             &(struct sherd_comm_desc){

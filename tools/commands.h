@@ -9,6 +9,7 @@
 
 #define COMMANDS(XX)                                                                                         \
     XX(train, "train a model, on one rank or many")                                                          \
+    XX(eval, "tell the loss and perplexity of a checkpoint or model")                                        \
     XX(launch, "start a program as ranks, on this host or on several")                                       \
     XX(plan, "show memory, traffic and steps of a run before it starts")                                     \
     XX(config, "check a configuration, or list every key")                                                   \

@@ -110,3 +110,19 @@ const char *rank_cache(char buf[RANK_PATH_BYTES])
         buf[0] = 0;
     return buf;
 }
+
+int rank_open(struct sherd_device **out, const struct sherd_config *config, const struct sherd_world *world)
+{
+    char name[32], cache[RANK_PATH_BYTES];
+    const char *device_name = rank_device(config->run.device, world->local_rank, name);
+    int bound = config->run.bind == SHERD_BIND_AUTO ? rank_bind(device_name, world, 0) : 0;
+    int threads = bound ? bound : rank_cores(world->local_size);
+    if (world->rank == 0 && world->size > 1 && strcmp(world->source, "sherd") != 0)
+        out_say(
+            "%d ranks, %d of them on this host, as %s told", world->size, world->local_size, world->source);
+    return sherd_device_open(
+        out, &(struct sherd_device_desc){ .name = device_name,
+                 .threads = config->run.threads > 0 ? (int)config->run.threads : threads,
+                 .tune = config->run.tune && !config->run.deterministic ? rank_cache(cache) : NULL,
+                 .async = config->shard.overlap });
+}

@@ -27,6 +27,10 @@ int rank_bind(const char *device, const struct sherd_world *world, int each);
 /* "cuda" is one GPU for each rank of the host: that of the local rank. Returns name or buf. */
 const char *rank_device(const char *name, int local_rank, char buf[32]);
 
+/* Opens the device of this rank as run.* says, bound to its cores, and tells on rank 0 who started the ranks.
+ */
+int rank_open(struct sherd_device **out, const struct sherd_config *config, const struct sherd_world *world);
+
 /* Where devices keep what they measured, for sherd_device_desc: $XDG_CACHE_HOME/sherd or ~/.cache/sherd; ""
  * where neither variable is set. Returns buf. */
 #define RANK_PATH_BYTES 4096

@@ -30,7 +30,7 @@ void settings_add(struct settings *s, const char *source, const char *format, ..
 }
 
 /* "key=[a, b]", each in quotes. */
-static void add_paths(struct settings *s, const char *source, const char *key, const struct arg_list *paths)
+void settings_add_paths(struct settings *s, const char *source, const char *key, const struct arg_list *paths)
 {
     size_t bytes = strlen(key) + 4, at;
     for (int i = 0; i < paths->n; i++)
@@ -63,8 +63,8 @@ int settings_load(struct sherd_config *out, struct settings *s, const char *path
         .n_overrides = s->set.n,
         .world = ranks };
     int st = SHERD_OK;
-    add_paths(s, "--data", "data.train", &s->data);
-    add_paths(s, "--val", "data.val", &s->val);
+    settings_add_paths(s, "--data", "data.train", &s->data);
+    settings_add_paths(s, "--val", "data.val", &s->val);
     desc.n_options = s->n_options;
     for (int i = 0; i < s->n_options; i++)
         if (!s->options[i].setting)

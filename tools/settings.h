@@ -35,6 +35,9 @@ struct settings {
  */
 void settings_add(struct settings *s, const char *source, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* The same with a list of paths, if there are any. */
+void settings_add_paths(
+    struct settings *s, const char *source, const char *key, const struct arg_list *paths);
 /* Reads everything together. The config is the caller's, what settings_add made is freed. */
 int settings_load(struct sherd_config *out, struct settings *s, const char *path, int ranks);
 

@@ -22,7 +22,7 @@ run 0 version
 [[ $(cat out) =~ ^sherd\ [0-9.]+$ ]] || complain "version: $(cat out)"
 run 0 --version
 [[ $(cat out) =~ ^sherd\ [0-9]+\.[0-9]+\.[0-9]+$ ]] || complain "version: $(cat out)"
-for command in train plan config inspect verify merge generate tokenize bench selftest; do
+for command in train eval plan config inspect verify merge generate tokenize bench selftest; do
     run 0 "$command" --help
     has out "usage: sherd $command"
     has out "Options:"
