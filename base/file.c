@@ -151,12 +151,22 @@ int file_open_append(int *fd, const char *path)
     return open_to_write(fd, "open", path, O_WRONLY | O_CREAT | O_APPEND);
 }
 
+static void say_through(const char *path)
+{
+    static atomic_int told;
+    if (atomic_exchange(&told, 1) == 0)
+        log_info(
+            "%s lies on a file system that refuses transfers past the page cache: they go through it", path);
+}
+
 /* Made first and asked for O_DIRECT after: a file system that refuses it may have made the file all the same.
  */
 int file_open_direct(int *fd, int *direct, const char *path)
 {
     SHERD_TRY(file_open_new(fd, path));
-    *direct = fcntl(*fd, F_SETFL, O_DIRECT) == 0;
+    *direct = file_may("direct", path, NULL) && fcntl(*fd, F_SETFL, O_DIRECT) == 0;
+    if (!*direct)
+        say_through(path);
     return SHERD_OK;
 }
 
@@ -175,13 +185,10 @@ int file_is_direct(int fd)
 
 void file_leave_direct(int fd, const char *path)
 {
-    static atomic_int told;
     if (!file_is_direct(fd))
         return; /* another transfer of this file was first */
     file_set_direct(fd, 0);
-    if (atomic_exchange(&told, 1) == 0)
-        log_info(
-            "%s lies on a file system that refuses transfers past the page cache: they go through it", path);
+    say_through(path);
 }
 
 int file_reserve(int fd, uint64_t bytes, const char *path)

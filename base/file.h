@@ -22,7 +22,8 @@ int file_open_read(int *fd, const char *path);
 /* New file (must not exist) for writing, mode 0666 & ~umask. */
 int file_open_new(int *fd, const char *path);
 /* The same past the page cache, where the file system can do that: *direct is 1, and every transfer must then
- * have buffer, offset and size at multiples of FILE_DIRECT_ALIGN. Elsewhere an ordinary file, *direct 0. */
+ * have buffer, offset and size at multiples of FILE_DIRECT_ALIGN. Elsewhere an ordinary file, *direct 0, and
+ * the process says so once. */
 #define FILE_DIRECT_ALIGN ((size_t)4096)
 int file_open_direct(int *fd, int *direct, const char *path);
 /* For file_append; made if it is not there. */
@@ -32,7 +33,7 @@ int file_open_append(int *fd, const char *path);
 void file_set_direct(int fd, int direct);
 int file_is_direct(int fd);
 /* A transfer was refused (EINVAL), as some file systems do that take O_DIRECT at first: the file goes through
- * the page cache from now on, and the process says so once. The transfer may be tried again. */
+ * the page cache from now on, which is said as above. The transfer may be tried again. */
 void file_leave_direct(int fd, const char *path);
 /* Takes the blocks of a file of this size from the file system, which may then be written without running
  * out of space. Where the file system has no such thing nothing happens. */
@@ -92,10 +93,10 @@ struct file_watch file_watch(struct file_watch watch);
 struct file_watch file_watched(void);
 
 /* The door for tests: asked before every call that changes a file system, by a word for the call ("create",
- * "write", "sync", "rename", ..., "submit" where a ring of writes is handed over and "answer" where one of
- * them comes back), before a "read" at an offset, and with the free "space" of a file system, with the path.
- * Returns 0, or the errno with which the call is to fail instead; a write or read may be given fewer *bytes,
- * and is then short, as may the space. NULL takes it away. */
+ * "direct", "write", "sync", "rename", ..., "submit" where a ring of writes is handed over and "answer" where
+ * one of them comes back), before a "read" at an offset, and with the free "space" of a file system, with the
+ * path. Returns 0, or the errno with which the call is to fail instead; a write or read may be given fewer
+ * *bytes, and is then short, as may the space. NULL takes it away. */
 typedef int (*file_hook_fn)(const char *call, const char *path, size_t *bytes);
 void file_hook(file_hook_fn fn);
 /* 1 if the call may go on; else 0, with errno set. */

@@ -108,6 +108,11 @@ const char *text_took(double seconds, char buf[32])
 {
     if (!(seconds >= 0 && seconds < 59.95))
         return text_human_seconds(seconds, buf);
-    snprintf(buf, 32, "%.1fs", seconds);
+    if (seconds >= 0.9995)
+        snprintf(buf, 32, "%.1fs", seconds);
+    else if (seconds >= 0.001)
+        snprintf(buf, 32, "%.0fms", 1e3 * seconds);
+    else
+        snprintf(buf, 32, "under 1ms");
     return buf;
 }

@@ -17,7 +17,8 @@ const char *text_human_bytes(double bytes, char buf[32]);
 const char *text_commas(int64_t n, char buf[32]);
 /* "1h02m", "3m07s", "12s" */
 const char *text_human_seconds(double seconds, char buf[32]);
-/* The same with tenths below a minute: what something took. */
+/* The same with tenths below a minute, and in thousandths below a second: "3.3s", "40ms". What something
+ * took. */
 const char *text_took(double seconds, char buf[32]);
 
 #endif

@@ -80,7 +80,8 @@ int ckpt_saver_await(struct ckpt_saver *saver, int unit, struct sherd_queue *que
 int ckpt_saver_poll(struct ckpt_saver *saver, int *busy);
 /* Collective. The same to the end. */
 int ckpt_saver_wait(struct ckpt_saver *saver);
-uint64_t ckpt_saver_memory(const struct ckpt_saver *saver); /* host bytes for what is on its way */
+uint64_t ckpt_saver_memory(const struct ckpt_saver *saver);    /* host bytes for what is on its way */
+const char *ckpt_saver_writer(const struct ckpt_saver *saver); /* what writes: "io_uring", "threads" */
 
 /* What the last save that ended well took. */
 struct ckpt_times {

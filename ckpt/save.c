@@ -25,7 +25,6 @@ struct ckpt_saver {
     struct sherd_comm *comm;
     struct stream *stream;
     enum { IDLE, WRITING, COMMITTING } phase;
-    int told; /* how files are written */
     struct ckpt_times times;
     int *busy; /* of all ranks */
     struct save save;
@@ -203,7 +202,7 @@ static void take_times(struct ckpt_saver *saver)
 static int end(struct ckpt_saver *saver, int st)
 {
     struct save *s = &saver->save;
-    char bytes[32], took[32], how[64];
+    char bytes[32], took[32];
     if (st == SHERD_OK)
         take_times(saver);
     if (st != SHERD_OK && s->rank == 0) {
@@ -211,11 +210,6 @@ static int end(struct ckpt_saver *saver, int st)
         save_clean_up(s, st);
         file_watch(before);
     } else if (s->rank == 0) {
-        if (!saver->told) {
-            stream_how(saver->stream, how);
-            log_info("checkpoints are written by %s", how);
-        }
-        saver->told = 1;
         log_info("saved %s: %s in %s", s->final, text_human_bytes((double)s->total, bytes),
             text_took(saver->times.seconds, took));
         if (s->manifest.meta.nonfinite)
@@ -304,6 +298,11 @@ const struct ckpt_times *ckpt_saver_times(const struct ckpt_saver *saver)
 uint64_t ckpt_saver_memory(const struct ckpt_saver *saver)
 {
     return stream_memory(saver->stream);
+}
+
+const char *ckpt_saver_writer(const struct ckpt_saver *saver)
+{
+    return stream_writer(saver->stream);
 }
 
 struct sherd_queue *ckpt_saver_queue(const struct ckpt_saver *saver)

@@ -35,7 +35,6 @@ struct stream {
     uint64_t block;
     struct stream_file *files;
     int n_files, writing; /* writing: ops under way */
-    int past;             /* the last file went past the page cache to its end */
 };
 
 static void keep_failure(struct stream *s, int status)
@@ -93,7 +92,6 @@ static void end_file(struct stream *s, struct stream_file *f)
         keep_failure(s, file_cut(f->fd, f->list->file_bytes, f->path));
     if (s->status == SHERD_OK)
         keep_failure(s, file_sync(f->fd, f->path));
-    s->past = file_is_direct(f->fd);
     close_file(s, f);
 }
 
@@ -322,8 +320,7 @@ int stream_wait(struct stream *s)
     return st == SHERD_OK ? fill_status(s->fill) : st;
 }
 
-void stream_how(const struct stream *s, char out[64])
+const char *stream_writer(const struct stream *s)
 {
-    snprintf(out, 64, "%s, %s", write_queue_name(s->writes),
-        s->past ? "past the page cache" : "through the page cache");
+    return write_queue_name(s->writes);
 }

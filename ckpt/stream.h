@@ -50,7 +50,6 @@ int stream_busy(struct stream *stream);
 /* Waits for the end of what was begun last; how it ended. */
 int stream_wait(struct stream *stream);
 
-/* "io_uring, past the page cache" */
-void stream_how(const struct stream *stream, char out[64]);
+const char *stream_writer(const struct stream *stream); /* "io_uring", "threads" */
 
 #endif

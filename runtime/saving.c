@@ -107,8 +107,7 @@ static int64_t count_kept(const struct saving *s)
 static void tell_need(const struct saving *s, const struct engine_save_room *room)
 {
     char one[32], need[32], has[32];
-    uint64_t each = room->all;
-    uint64_t available;
+    uint64_t each = room->all, available;
     int64_t n = count_kept(s);
     double total = (double)each * (double)n;
     int known = file_free_space(&available, s->config->run.dir) == SHERD_OK;
@@ -119,14 +118,24 @@ static void tell_need(const struct saving *s, const struct engine_save_room *roo
         log_warn("%s has less room than the checkpoints of this run will take (those that lie there already "
                  "count for it): free some, or set save.keep lower",
             s->config->run.dir);
-    if (s->config->save.async && room->memory >= room->state)
-        log_info("checkpoints are written beside training, through %s of host memory a rank",
-            text_human_bytes((double)room->memory, one));
-    else if (s->config->save.async)
+}
+
+/* By what they are written, and through how much memory. */
+static void tell_way(const struct saving *s, const struct engine_save_room *room)
+{
+    char memory[32], state[32];
+    const char *writer = ckpt_saver_writer(s->engine->saver);
+    text_human_bytes((double)room->memory, memory);
+    if (!s->config->save.async)
+        log_info("checkpoints are written by %s", writer);
+    else if (room->memory >= room->state)
+        log_info("checkpoints are written beside training by %s, through %s of host memory a rank", writer,
+            memory);
+    else
         log_info(
-            "checkpoints are written beside training, through %s of host memory a rank; its state takes %s, and "
-            "the update after a save waits until the rest is written (%s)",
-            text_human_bytes((double)room->memory, one), text_human_bytes((double)room->state, need),
+            "checkpoints are written beside training by %s, through %s of host memory a rank; its state takes "
+            "%s, and the update after a save waits until the rest is written (%s)",
+            writer, memory, text_human_bytes((double)room->state, state),
             s->config->save.buffer ? "save.buffer" : "more than half of what is free would be needed");
 }
 
@@ -167,10 +176,14 @@ int saving_init(struct saving *s, struct sherd_engine *engine, const struct sher
     file_watch(before);
     SHERD_TRY(comm_agree(engine->comm, st));
     SHERD_TRY(engine_save_prepare(engine, buffer, &room));
-    if (sherd_comm_rank(engine->comm) == 0 && config->save.what == SHERD_SAVE_NOTHING)
+    if (sherd_comm_rank(engine->comm) != 0)
+        return SHERD_OK;
+    if (config->save.what == SHERD_SAVE_NOTHING) {
         log_info("nothing will be saved (save.what)");
-    else if (sherd_comm_rank(engine->comm) == 0)
-        tell_need(s, &room);
+        return SHERD_OK;
+    }
+    tell_need(s, &room);
+    tell_way(s, &room);
     return SHERD_OK;
 }
 

@@ -12,14 +12,14 @@
 
 static int print_result(const struct sherd_merge_desc *desc, const struct sherd_merge_result *r, int json)
 {
-    char bytes[32], params[32];
+    char bytes[32], params[32], took[32];
     if (json)
         return out_json(json_pack("{s:s, s:i, s:i, s:I, s:I, s:f}", "path", desc->to, "files", r->files,
             "tensors", r->tensors, "params", (json_int_t)r->params, "bytes", (json_int_t)r->bytes, "seconds",
             r->seconds));
-    printf("%s: %s parameters in %d tensors, %s in %d file%s, %.1f s\n", desc->to,
+    printf("%s: %s parameters in %d tensors, %s in %d file%s, in %s\n", desc->to,
         text_commas(r->params, params), r->tensors, text_human_bytes((double)r->bytes, bytes), r->files,
-        r->files == 1 ? "" : "s", r->seconds);
+        r->files == 1 ? "" : "s", text_took(r->seconds, took));
     return EXIT_OK;
 }
 

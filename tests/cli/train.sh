@@ -71,6 +71,7 @@ run 1 merge wide model
 has err "model"
 run 0 merge wide model --overwrite --dtype bf16
 has out "parameters in"
+grep -qE ' in 1 file, in (under 1ms|[1-9][0-9]{0,2}ms|[1-9][0-9.]*m?s)$' out || { complain "no time that a merge took"; show out; }
 run 0 merge wide parts --shard-size 10kB
 [ -s parts/model.safetensors.index.json ] || complain "no index of the parts"
 # Where there is no room nothing is made.

@@ -224,7 +224,11 @@ static void for_people(void **state)
     assert_string_equal(text_human_seconds(90000, buf), "1d01h");
     assert_string_equal(text_human_seconds(NAN, buf), "?");
     assert_string_equal(text_human_seconds(-1, buf), "?");
-    assert_string_equal(text_took(0.04, buf), "0.0s");
+    assert_string_equal(text_took(0, buf), "under 1ms");
+    assert_string_equal(text_took(0.0009, buf), "under 1ms");
+    assert_string_equal(text_took(0.04, buf), "40ms");
+    assert_string_equal(text_took(0.9994, buf), "999ms");
+    assert_string_equal(text_took(0.9996, buf), "1.0s");
     assert_string_equal(text_took(3.26, buf), "3.3s");
     assert_string_equal(text_took(59.94, buf), "59.9s");
     assert_string_equal(text_took(59.95, buf), "1m00s");

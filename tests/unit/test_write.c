@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -212,6 +213,41 @@ static void every_way(void **state)
     assert_int_equal(refusals, direct); /* told once, if there was anything to tell */
 }
 
+static int no_direct(const char *call, const char *path, size_t *bytes)
+{
+    (void)path;
+    (void)bytes;
+    return strcmp(call, "direct") ? 0 : EINVAL;
+}
+
+/* In a process of its own, which has not said it yet. */
+static void refused_at_once(void)
+{
+    int fd, direct, wrong = 0;
+    char path[64];
+    refusals = 0;
+    file_hook(no_direct);
+    sherd_log_set(count_refusals, NULL, SHERD_LOG_INFO);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof(path), "%s/through%d", root, i);
+        wrong |= file_open_direct(&fd, &direct, path) != SHERD_OK || direct || file_is_direct(fd);
+        wrong |= file_close(fd, path) != SHERD_OK || refusals != 1;
+    }
+    _exit(wrong);
+}
+
+/* What was to go past the page cache is written all the same, and the process says so once. */
+static void refused_at_once_is_told(void **state)
+{
+    (void)state;
+    int status, pid = (int)fork();
+    assert_true(pid >= 0);
+    if (pid == 0)
+        refused_at_once();
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
 static void a_lock_names_its_holder(void **state)
 {
     (void)state;
@@ -244,6 +280,7 @@ static int leave(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refused_at_once_is_told),
         cmocka_unit_test(every_way),
         cmocka_unit_test(a_busy_system_is_asked_again_or_told),
         cmocka_unit_test(a_lock_names_its_holder),
