@@ -18,10 +18,12 @@ template <typename Y, typename X, int W> __global__ void cast_kernel(Y *y, const
     store<W>(y + i, v, k);
 }
 
-extern "C" cudaError_t cuda_probe(void)
+extern "C" cudaError_t cuda_probe(int *arch)
 {
-    struct cudaFuncAttributes attributes;
-    return cudaFuncGetAttributes(&attributes, (const void *)cast_kernel<float, float, 1>);
+    struct cudaFuncAttributes about = {};
+    cudaError_t err = cudaFuncGetAttributes(&about, (const void *)cast_kernel<float, float, 1>);
+    *arch = about.ptxVersion * 10;
+    return err;
 }
 
 __global__ void idle_kernel(unsigned long long nanoseconds)
@@ -153,9 +155,10 @@ extern "C" int cuda_sum_parts(
 
 /* ---- sums of columns: every part takes a fixed range of rows, then the parts are added in order ---- */
 
-#define SUM_LANES 32 /* threads along columns */
-#define SUM_ROWS 8   /* threads along rows */
-#define SUM_BATCH 8  /* rows in flight for a thread */
+#define SUM_LANES 32   /* threads along columns */
+#define SUM_ROWS 8     /* threads along rows */
+#define SUM_BATCH 8    /* rows in flight for a thread */
+#define SUM_BLOCKS 528 /* all of them are on the GPU at once: four for each of 132 multiprocessors */
 /* Along parts, which are few and far apart: their loads should be under way at once. */
 #define PART_ROWS 32
 #define PART_BATCH 20
@@ -194,6 +197,7 @@ __global__ void __launch_bounds__(SUM_LANES *PART_ROWS)
     reduce_parts_kernel(struct cuda_parts a, struct cuda_parts b, int64_t n_parts, int64_t cols)
 {
     __shared__ float share[PART_ROWS][SUM_LANES + 1];
+    wait_for_kernel_before();
     struct cuda_parts s = blockIdx.y ? b : a;
     int64_t c = (int64_t)blockIdx.x * SUM_LANES + threadIdx.x;
     int64_t each = (n_parts + PART_ROWS - 1) / PART_ROWS;
@@ -225,7 +229,7 @@ __global__ void __launch_bounds__(SUM_LANES *PART_ROWS)
     from_float(out, (s.overwrite ? 0.0f : to_float(*out)) + sum);
 }
 
-extern "C" void cuda_reduce_parts(cudaStream_t stream, struct cuda_parts a, struct cuda_parts b,
+extern "C" void cuda_reduce_parts(const struct sherd_queue *queue, struct cuda_parts a, struct cuda_parts b,
     enum sherd_dtype type, int64_t n_parts, int64_t cols)
 {
     if (!a.out && !b.out)
@@ -234,31 +238,33 @@ extern "C" void cuda_reduce_parts(cudaStream_t stream, struct cuda_parts a, stru
     if (!a.out)
         a = b;
     if (type == SHERD_F32)
-        reduce_parts_kernel<float><<<grid, block, 0, stream>>>(a, b, n_parts, cols);
+        launch_behind(queue, reduce_parts_kernel<float>, grid, block, a, b, n_parts, cols);
     else if (type == SHERD_BF16)
-        reduce_parts_kernel<bf16><<<grid, block, 0, stream>>>(a, b, n_parts, cols);
+        launch_behind(queue, reduce_parts_kernel<bf16>, grid, block, a, b, n_parts, cols);
     else
-        reduce_parts_kernel<f16><<<grid, block, 0, stream>>>(a, b, n_parts, cols);
+        launch_behind(queue, reduce_parts_kernel<f16>, grid, block, a, b, n_parts, cols);
 }
 
 extern "C" int cuda_bias_backward(struct sherd_queue *queue, const void *args)
 {
     const struct sherd_bias_backward *a = (const struct sherd_bias_backward *)args;
     cudaStream_t stream = cuda_enter(queue);
-    int64_t parts = scratch_row_blocks(a->rows);
-    int64_t each = scratch_block_rows(a->rows);
+    int64_t parts = 1;
     dim3 block(SUM_LANES, SUM_ROWS);
     if (a->rows == 0 || a->cols == 0)
         return SHERD_OK;
     if (a->grad_type != SHERD_F32 && a->grad_type != SHERD_BF16 && a->grad_type != SHERD_F16)
         return cuda_unsupported("bias_backward", a->grad_type);
     WITH_TYPE("bias_backward", a->type, T, WITH_WIDTH(a->cols % WIDE == 0 && aligned16(a->dy), {
-        dim3 grid(blocks_for(a->cols, SUM_LANES * W), (unsigned)parts);
-        bias_parts_kernel<T, W>
-            <<<grid, block, 0, stream>>>((float *)a->scratch, (const T *)a->dy, a->rows, a->cols, each);
+        unsigned wide = blocks_for(a->cols, SUM_LANES * W);
+        parts = MIN(MAX(SUM_BLOCKS / wide, 1), scratch_row_blocks(a->rows));
+        int64_t each = round_up((a->rows + parts - 1) / parts, SUM_BATCH * SUM_ROWS);
+        parts = (a->rows + each - 1) / each;
+        bias_parts_kernel<T, W><<<dim3(wide, (unsigned)parts), block, 0, stream>>>(
+            (float *)a->scratch, (const T *)a->dy, a->rows, a->cols, each);
     }))
     struct cuda_parts db = { a->db, (const float *)a->scratch, a->overwrite }, none = { NULL, NULL, 0 };
-    cuda_reduce_parts(stream, db, none, a->grad_type, parts, a->cols);
+    cuda_reduce_parts(queue, db, none, a->grad_type, parts, a->cols);
     return CUDA_LAUNCHED("bias_backward");
 }
 

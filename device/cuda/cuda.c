@@ -86,12 +86,13 @@ static int find_gpu(const char *name, int *index)
 }
 
 /* A plugin built for other architectures only would fail at its first kernel; say so at once. */
-static int check_arch(const char *name, int index)
+static int check_arch(const char *name, struct cuda_device *cd)
 {
-    int major = 0, minor = 0;
-    CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
-    CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
-    cudaError_t err = cuda_probe();
+    int major = 0, minor = 0, arch = 0;
+    CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, cd->index));
+    CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, cd->index));
+    cudaError_t err = cuda_probe(&arch);
+    cd->early = major >= 9 && arch >= 900;
     if (err == cudaSuccess)
         return SHERD_OK;
     (void)cudaGetLastError();
@@ -110,7 +111,7 @@ static int cuda_open(struct sherd_device *dev, const struct sherd_device_desc *d
         return SHERD_ENOMEM;
     cd->index = index;
     SHERD_TRY_OUT(CUDA_CHECK(cudaSetDevice(index)));
-    SHERD_TRY_OUT(check_arch(dev->name, index));
+    SHERD_TRY_OUT(check_arch(dev->name, cd));
     struct cudaDeviceProp about;
     SHERD_TRY_OUT(CUDA_CHECK(cudaGetDeviceProperties(&about, index)));
     SHERD_TRY_OUT(matmul_open(cd, &about, desc->tune));

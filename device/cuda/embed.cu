@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "device/cuda/util.cuh"
 
+#define FORWARD_ROWS 2                 /* of a block */
 #define BATCH(T) (12 / (int)sizeof(T)) /* rows in flight for a thread that adds rows */
 #define TOKEN_BLOCKS 5 /* of THREADS, on a multiprocessor: each waits for one load after the other */
 #define LINKED 32      /* rows of a token that are followed one by one */
@@ -20,24 +21,42 @@ static __device__ __forceinline__ int64_t token_at(const int32_t *tokens, int64_
     return token >= 0 && token < vocab ? token : vocab;
 }
 
+/* Two rows, one after the other, to a block, and both under way at once. */
 template <typename T, int W>
-__global__ void embed_forward_kernel(
-    const __grid_constant__ struct sherd_embed_forward a, unsigned blocks_each, unsigned long long *fault)
+__global__ void __launch_bounds__(THREADS)
+    embed_forward_kernel(const __grid_constant__ struct sherd_embed_forward a, int64_t rows,
+        unsigned blocks_each, unsigned long long *fault)
 {
-    int64_t row = blockIdx.x / blocks_each;
+    int64_t first = (int64_t)(blockIdx.x / blocks_each) * FORWARD_ROWS, token[FORWARD_ROWS];
     int64_t c = ((int64_t)(blockIdx.x % blocks_each) * blockDim.x + threadIdx.x) * W;
-    int64_t token = token_at(a.tokens, row, a.vocab);
-    if (token == a.vocab && c == 0)
-        atomicMin(fault, (unsigned long long)row << 32 | (uint32_t)a.tokens[row]);
+    struct piece<T, W> v[FORWARD_ROWS], p[FORWARD_ROWS];
+    int n = rows - first < FORWARD_ROWS ? (int)(rows - first) : FORWARD_ROWS;
+#pragma unroll
+    for (int i = 0; i < FORWARD_ROWS; i++)
+        token[i] = i < n ? token_at(a.tokens, first + i, a.vocab) : a.vocab;
+#pragma unroll
+    for (int i = 0; i < FORWARD_ROWS; i++)
+        if (i < n && token[i] == a.vocab && c == 0)
+            atomicMin(fault, (unsigned long long)(first + i) << 32 | (uint32_t)a.tokens[first + i]);
     if (c >= a.width)
         return;
-    float v[W], p[W];
-    load<W>(v, (const T *)a.wte + token * a.width + c, token < a.vocab ? W : 0);
-    load<W>(p, (const T *)a.wpe + row % a.seq * a.width + c, a.wpe ? W : 0);
 #pragma unroll
-    for (int j = 0; j < W; j++)
-        v[j] += p[j];
-    store<W>((T *)a.y + row * a.width + c, v, W);
+    for (int i = 0; i < FORWARD_ROWS; i++) {
+        if (token[i] < a.vocab)
+            v[i].take((const T *)a.wte + token[i] * a.width + c);
+        if (a.wpe && i < n)
+            p[i].take((const T *)a.wpe + (first + i) % a.seq * a.width + c);
+    }
+#pragma unroll
+    for (int i = 0; i < FORWARD_ROWS; i++) {
+        float sum[W] = { 0 };
+        if (token[i] < a.vocab)
+            v[i].add_to(sum);
+        if (a.wpe && i < n)
+            p[i].add_to(sum);
+        if (i < n)
+            store<W>((T *)a.y + (first + i) * a.width + c, sum, W);
+    }
 }
 
 extern "C" int cuda_embed_forward(struct sherd_queue *queue, const void *args)
@@ -52,7 +71,8 @@ extern "C" int cuda_embed_forward(struct sherd_queue *queue, const void *args)
     WITH_TYPE("embed_forward", a->type, T, WITH_WIDTH(wide, {
         int threads = round32((a->width + W - 1) / W, THREADS);
         unsigned each = blocks_for(a->width, threads * W);
-        embed_forward_kernel<T, W><<<(unsigned)(rows * each), threads, 0, stream>>>(*a, each, fault);
+        embed_forward_kernel<T, W>
+            <<<blocks_for(rows, FORWARD_ROWS) * each, threads, 0, stream>>>(*a, rows, each, fault);
     }))
     return CUDA_LAUNCHED("embed_forward");
 }

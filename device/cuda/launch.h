@@ -35,6 +35,7 @@ struct cuda_watch {
 
 struct cuda_device {
     int index; /* CUDA's number of the GPU */
+    int early; /* the GPU and our code for it know how to set up a kernel while another runs */
     struct matmul_plans *plans;
     /* Attention's own state; made at its first use, given to `attention_close` when the device closes. */
     void *attention;
@@ -70,6 +71,8 @@ int cuda_current(const struct sherd_device *dev);
 /* Makes the queue's GPU the calling thread's current one and gives its stream: first line of every
  * operation. */
 cudaStream_t cuda_enter(const struct sherd_queue *queue);
+/* Whether a kernel can be set up while the one before it in the queue runs. */
+int cuda_early(const struct sherd_queue *queue);
 /* The queue's word for faults of one kind; remembers the sizes for the text. */
 unsigned long long *cuda_fault_word(
     const struct sherd_queue *queue, enum cuda_fault fault, int64_t vocab, int64_t seq);
@@ -111,8 +114,9 @@ void cuda_host_free(struct sherd_device *dev, void *p);
 size_t cuda_room(const struct sherd_device *dev);
 void cuda_took(struct sherd_device *dev, size_t before);
 
-/* basic.cu: success if the plugin holds code that runs on the current GPU. */
-cudaError_t cuda_probe(void);
+/* basic.cu: success if the plugin holds code that runs on the current GPU; *arch: what it was compiled for,
+ * as in __CUDA_ARCH__. */
+cudaError_t cuda_probe(int *arch);
 /* The stream does nothing for so long; for tests. */
 void cuda_idle(cudaStream_t stream, unsigned microseconds);
 /* out[n] = the sum over p, in order and in float, of parts[p * n ..]; all of one type. */
@@ -124,8 +128,8 @@ struct cuda_parts {
     const float *parts;
     int overwrite;
 };
-void cuda_reduce_parts(cudaStream_t stream, struct cuda_parts a, struct cuda_parts b, enum sherd_dtype type,
-    int64_t n_parts, int64_t cols);
+void cuda_reduce_parts(const struct sherd_queue *queue, struct cuda_parts a, struct cuda_parts b,
+    enum sherd_dtype type, int64_t n_parts, int64_t cols);
 /* c[m,n] += bias[n] where the epilogue cannot; c[m,n] by a plain kernel where cuBLASLt has none. */
 int cuda_add_bias(cudaStream_t stream, const struct sherd_matmul *a);
 int cuda_matmul_plain(cudaStream_t stream, const struct sherd_matmul *a);

@@ -313,6 +313,7 @@ __global__ void __launch_bounds__(SUM_THREADS)
     sum_losses_kernel(double *sum, const double *losses, int64_t rows)
 {
     double s = 0;
+    wait_for_kernel_before();
     for (int64_t r = threadIdx.x; r < rows; r += SUM_THREADS)
         s += losses[r];
     s = block_sum(s);
@@ -328,6 +329,6 @@ extern "C" int cuda_loss(struct sherd_queue *queue, const void *args)
         return SHERD_OK;
     unsigned long long *fault = cuda_fault_word(queue, CUDA_FAULT_TARGET, a->vocab, 0);
     WITH_TYPE("loss", a->type, T, { SHERD_TRY(launch_loss<T>(stream, a, fault)); })
-    sum_losses_kernel<<<1, SUM_THREADS, 0, stream>>>(a->sum, (const double *)a->scratch, a->rows);
+    launch_behind(queue, sum_losses_kernel, 1, SUM_THREADS, a->sum, (const double *)a->scratch, a->rows);
     return CUDA_LAUNCHED("loss");
 }

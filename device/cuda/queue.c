@@ -25,6 +25,11 @@ cudaStream_t cuda_enter(const struct sherd_queue *queue)
     return cuda_queue(queue)->stream;
 }
 
+int cuda_early(const struct sherd_queue *queue)
+{
+    return cuda_device(queue->dev)->early;
+}
+
 unsigned long long *cuda_fault_word(
     const struct sherd_queue *queue, enum cuda_fault fault, int64_t vocab, int64_t seq)
 {

@@ -288,7 +288,33 @@ static __device__ __forceinline__ void block_sum2(float *x, float *y)
     __syncthreads();
 }
 
+/* First in a kernel that launch_behind starts: what the kernel before has written is there from here on. */
+static __device__ __forceinline__ void wait_for_kernel_before(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /* ---- on the host ---- */
+
+/* A small kernel that takes up what the one before it in the queue has left: it is set up while that one
+ * still runs, where the GPU can do that. Its first line is wait_for_kernel_before. */
+template <typename... P, typename... A>
+static inline void launch_behind(
+    const struct sherd_queue *queue, void (*kernel)(P...), dim3 grid, dim3 block, A... args)
+{
+    cudaLaunchAttribute early = {};
+    cudaLaunchConfig_t config = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.stream = cuda_queue(queue)->stream;
+    config.attrs = &early;
+    config.numAttrs = cuda_early(queue) ? 1 : 0;
+    (void)cudaLaunchKernelEx(&config, kernel, P(args)...); /* CUDA_LAUNCHED sees its error */
+}
 
 static inline int aligned16(const void *p)
 {
