@@ -640,6 +640,44 @@ static void every_row(void **state)
     }
 }
 
+/* The path as "auto" in a file of few other keys, under the n-th type that its block can have. */
+static void nest_auto(const char *path, int n, char *out, size_t bytes)
+{
+    static const char *const optimizers[] = { "AdamW", "SGD", "Adam" };
+    static const char *const schedulers[] = { "WarmupLR", "WarmupDecayLR", "WarmupCosineLR" };
+    const char *dot = strrchr(path, '.'), *name = dot ? dot + 1 : path;
+    int first = text_starts(path, "optimizer.params."), second = text_starts(path, "scheduler.params.");
+    const char *total = n == 0 || strcmp(name, "total_num_steps") == 0 ? "" : "\"total_num_steps\": 9, ";
+    if (first || second)
+        snprintf(out, bytes, "{" B "\"%s\": {\"type\": \"%s\", \"params\": {%s\"%s\": \"auto\"}}}",
+            first ? "optimizer" : "scheduler", first ? optimizers[n] : schedulers[n], first ? "" : total,
+            name);
+    else
+        nest(path, "\"auto\"", out, bytes);
+}
+
+/* "auto" is refused, or told by name among the remarks with what it means here. */
+static void every_auto_is_told(void **state)
+{
+    (void)state;
+    char text[512];
+    for (int i = 0; i < foreign_deepspeed.n; i++) {
+        const struct foreign_key *key = &foreign_deepspeed.keys[i];
+        int taken = 0;
+        for (int n = 0; n < 3 && !strchr(key->path, '*'); n++) {
+            struct sherd_config c;
+            nest_auto(key->path, n, text, sizeof(text));
+            if (parse(&c, text, 1) != SHERD_OK)
+                continue;
+            expect_remark(&c, key->path);
+            sherd_config_free(&c);
+            taken = 1;
+        }
+        if (key->flags & FOREIGN_AUTO && !taken)
+            fail_msg("%s: \"auto\" is refused: %s", key->path, sherd_error());
+    }
+}
+
 static void misspelt_rows(void **state)
 {
     (void)state;
@@ -712,6 +750,7 @@ int main(void)
         cmocka_unit_test(lowest_rate),
         cmocka_unit_test(inside_yaml),
         cmocka_unit_test(every_row),
+        cmocka_unit_test(every_auto_is_told),
         cmocka_unit_test(misspelt_rows),
         cmocka_unit_test(no_names_of_sections),
         cmocka_unit_test(memory_runs_out),
