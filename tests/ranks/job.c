@@ -207,44 +207,61 @@ static int make_alike(struct sherd_model **out, const struct sherd_model *plain)
     return sherd_model_create(out, &spec);
 }
 
+/* What was counted before the steps; allocations before the second, those of all ranks. */
+struct counts {
+    struct sherd_comm_counters gather, reduce;
+    struct sherd_device_counters dev;
+    uint64_t allocs;
+};
+
+static void read_counts(struct counts *c, struct sherd_engine *e)
+{
+    sherd_device_read(e->dev, &c->dev);
+    sherd_comm_read(e->comm, &c->gather);
+    sherd_comm_read(e->reduce_comm, &c->reduce);
+    c->allocs = mem_count();
+}
+
+static void keep_counts(struct job *job, struct sherd_engine *e, const struct counts *before)
+{
+    struct counts after;
+    read_counts(&after, e);
+    job->ops = after.dev.ops - before->dev.ops - beside.ops_done;
+    for (int i = 0; i < SHERD_COLLECTIVES; i++) {
+        job->sent.calls[i] =
+            after.gather.calls[i] - before->gather.calls[i] + after.reduce.calls[i] - before->reduce.calls[i];
+        job->sent.bytes[i] =
+            after.gather.bytes[i] - before->gather.bytes[i] + after.reduce.bytes[i] - before->reduce.bytes[i];
+    }
+    job->step_allocs = job->steps > 1 ? after.allocs - before->allocs : 0;
+    job->launches = e->graph.launches;
+    sherd_engine_memory(e, &job->memory);
+}
+
 static int run_steps(struct job *job, int rank, struct sherd_engine *e)
 {
     struct sherd_batch micro[16];
     int32_t *rows = malloc((size_t)(2 * job->accum * job->micro * job->seq) * sizeof(*rows));
-    struct sherd_comm_counters before, gather_before;
+    struct counts before;
     int st = SHERD_OK;
-    uint64_t allocs = 0;
-    struct sherd_device_counters begin, end;
-    sherd_device_read(e->dev, &begin);
     beside.ops_done = 0;
-    sherd_comm_read(e->comm, &gather_before);
-    sherd_comm_read(e->reduce_comm, &before);
+    read_counts(&before, e);
     for (int s = 0; s < job->steps && st == SHERD_OK; s++) {
         struct sherd_step_stats stats;
         fill(job, rank, e->step, micro, rows);
         if (s == 1) { /* all ranks have returned from the first step: the count is of the whole process */
             st = sherd_comm_barrier(e->comm);
-            allocs = mem_count();
+            before.allocs = mem_count();
         }
         if (st == SHERD_OK)
             st = sherd_engine_step(e, micro, (int)job->accum, &stats);
         if (rank == 0 && st == SHERD_OK)
             job->stats[stats.step - 1] = stats;
     }
-    if (rank == 0) {
-        struct sherd_comm_counters a, b;
-        sherd_device_read(e->dev, &end);
-        job->ops = end.ops - begin.ops - beside.ops_done;
-        sherd_comm_read(e->comm, &a);
-        sherd_comm_read(e->reduce_comm, &b);
-        for (int i = 0; i < SHERD_COLLECTIVES; i++) {
-            job->sent.calls[i] = a.calls[i] - gather_before.calls[i] + b.calls[i] - before.calls[i];
-            job->sent.bytes[i] = a.bytes[i] - gather_before.bytes[i] + b.bytes[i] - before.bytes[i];
-        }
-        job->step_allocs = job->steps > 1 ? mem_count() - allocs : 0;
-        job->launches = e->graph.launches;
-        sherd_engine_memory(e, &job->memory);
-    }
+    if (rank == 0)
+        keep_counts(job, e, &before);
+    if (st == SHERD_OK) /* none goes on to what is no step before the count is read */
+        st = sherd_comm_barrier(e->comm);
     free(rows);
     return st;
 }
