@@ -103,15 +103,20 @@ static void run(struct train *t, const char *call, const char *path, int rank, f
     file_hook(NULL);
 }
 
-/* The run ends well although calls of one kind take far longer than the timeout in all. */
+/* The last run ended well although calls of one kind took far longer than the timeout in all. */
+static void check_slow(const struct train *t)
+{
+    for (int r = 0; r < WORLD; r++)
+        if (t->status[r] != SHERD_OK)
+            fail_msg("slow %s of %s, rank %d: %s", slow.call, slow.path, r, t->error[r]);
+    if (!(slow.calls * SLOWLY > 1.8))
+        fail_msg("slow %s of %s: %d calls alone", slow.call, slow.path, (int)slow.calls);
+}
+
 static void run_slowly(struct train *t, const char *call, const char *path, int rank)
 {
     run(t, call, path, rank, dawdle);
-    for (int r = 0; r < WORLD; r++)
-        if (t->status[r] != SHERD_OK)
-            fail_msg("slow %s, rank %d: %s", call, r, t->error[r]);
-    if (!(slow.calls * SLOWLY > 1.8))
-        fail_msg("slow %s of %s: %d calls alone", call, path, (int)slow.calls);
+    check_slow(t);
 }
 
 /* Saving, clearing away, searching and loading go on for longer than ranks wait for one that stands still. */
@@ -128,6 +133,38 @@ static void a_slow_disk_is_not_a_hang(void **state)
     ASSERT_CONTAINS(said.data, "resumed from ");
     run_slowly(&loads, "read", "-00000-of", -1);
     ASSERT_OK(file_remove_tree(at("slow")));
+}
+
+/* As a run that died while it saved leaves it. */
+static void what_was_left_goes_slowly(void **state)
+{
+    (void)state;
+    struct train clears = { .dir = "left", .settings = { "train.steps=1" } };
+    ASSERT_OK(file_mkdirs(at("left/.tmp-step-00000003-0123456789abcdef")));
+    for (int i = 0; i < CALLS; i++)
+        ASSERT_OK(file_write_atomic(at("left/.tmp-step-00000003-0123456789abcdef/%d", i), "x", 1));
+    run_slowly(&clears, "remove", "left/.tmp", 0);
+    ASSERT_OK(file_remove_tree(at("left")));
+}
+
+/* There is no room for another checkpoint as long as the oldest is there. */
+static int dawdle_for_room(const char *call, const char *path, size_t *bytes)
+{
+    if (!strcmp(call, "space") && has_step("room", 3))
+        *bytes = 1000;
+    return dawdle(call, path, bytes);
+}
+
+static void room_is_made_slowly(void **state)
+{
+    (void)state;
+    struct train two = { .dir = "room", .settings = { "train.steps=6" } };
+    struct train third = { .dir = "room", .settings = { "save.keep=1", "run.resume=required" } };
+    train(&two);
+    run(&third, "remove", "room/", 0, dawdle_for_room);
+    check_slow(&third);
+    assert_true(!has_step("room", 3) && has_step("room", 9));
+    ASSERT_OK(file_remove_tree(at("room")));
 }
 
 static void a_slow_import_is_not_a_hang(void **state)
@@ -163,6 +200,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_slow_disk_is_not_a_hang),
+        cmocka_unit_test(what_was_left_goes_slowly),
+        cmocka_unit_test(room_is_made_slowly),
         cmocka_unit_test(a_slow_import_is_not_a_hang),
         cmocka_unit_test(a_disk_that_stands_still_is_a_hang),
     };
