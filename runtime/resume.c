@@ -141,15 +141,18 @@ static int extra_of(json_t **out, const char *path)
     return st;
 }
 
-/* The settings that it was written with. */
-static int tell_settings(
-    const char *path, const char *yaml, const struct sherd_config *now, int64_t done, int64_t skipped)
+/* The settings that it was written with; steps: of that run, 0 = not kept. */
+static int tell_settings(const char *path, const char *yaml, int64_t steps, const struct sherd_config *now,
+    int64_t done, int64_t skipped)
 {
     struct sherd_config before;
     struct text line = { 0 }, settings = { 0 };
     SHERD_TRY(sherd_config_parse(&before, yaml, strlen(yaml), path, NULL, 0, 0));
     other_settings(&settings, &before, now, counts);
-    resume_rate(&line, &before, now, done, skipped);
+    if (before.train.steps == 0)
+        before.train.steps = steps;
+    if (before.train.steps > 0)
+        resume_rate(&line, &before, now, done, skipped);
     if (settings.data)
         log_info("%s", settings.data);
     if (line.data)
@@ -200,7 +203,8 @@ static int tell_changes(const struct resume *r)
     int st = extra_of(&extra, r->found.text);
     const char *yaml = json_string_value(json_object_get(extra, "config"));
     if (st == SHERD_OK && yaml)
-        st = tell_settings(r->found.text, yaml, r->config, e->step, e->skipped);
+        st = tell_settings(r->found.text, yaml, json_integer_value(json_object_get(extra, "steps")),
+            r->config, e->step, e->skipped);
     if (st != SHERD_OK && st != SHERD_ENOMEM)
         log_info("whether the settings are those it was saved with is not known: %s", sherd_error());
     if (r->data)

@@ -55,13 +55,24 @@ static int alloc_batches(struct run *r)
     return r->micro ? reading_start(&r->data) : SHERD_ENOMEM;
 }
 
-/* {"config": "<the effective settings as YAML>", "data": {"tokens": number, "sum": "16 hex digits"}} */
+/* The settings as a config that can be trained with: one by epochs names no steps, which the data give. */
+static int print_settings(char **yaml, const struct run *r)
+{
+    struct sherd_config c = r->config;
+    if (r->data.feed.total > 0)
+        c.train.steps = 0;
+    return sherd_config_print(&c, yaml);
+}
+
+/* {"config": "<the effective settings as YAML>", "steps": of the run, also where it goes by epochs,
+ * "data": {"tokens": number, "sum": "16 hex digits"}} */
 static int make_extra(struct run *r)
 {
     char *yaml = NULL;
-    SHERD_TRY(sherd_config_print(&r->config, &yaml));
-    json_t *object = json_pack("{s:s, s:{s:I, s:s}}", "config", yaml, "data", "tokens",
-        (json_int_t)r->data.mark.count, "sum", r->data.mark.sum);
+    SHERD_TRY(print_settings(&yaml, r));
+    json_t *object =
+        json_pack("{s:s, s:I, s:{s:I, s:s}}", "config", yaml, "steps", (json_int_t)r->config.train.steps,
+            "data", "tokens", (json_int_t)r->data.mark.count, "sum", r->data.mark.sum);
     int st = object ? json_print(&r->extra, object, 0) : MEM_OUT("the run's settings");
     json_decref(object);
     mem_free(yaml);
@@ -73,7 +84,7 @@ static int make_extra(struct run *r)
 static int write_config(const struct run *r)
 {
     char *yaml = NULL, *path = NULL;
-    SHERD_TRY(sherd_config_print(&r->config, &yaml));
+    SHERD_TRY(print_settings(&yaml, r));
     path = mem_printf("%s/config.yaml", r->config.run.dir);
     int st = path ? file_write_atomic(path, yaml, strlen(yaml)) : SHERD_ENOMEM;
     mem_free(path);

@@ -138,7 +138,7 @@ PY
 head -c $((101 * 24 + 1)) text >samples
 for ranks in 1 4; do
     run 0 train tiny.yaml --ranks $ranks --set run.dir=tail$ranks --set data.train=samples --set batch.global=8 \
-        --set batch.micro=1 --set train.steps=0 --set train.epochs=2 --set shard.stage=$((ranks - 1))
+        --set batch.micro=1 --set train.steps=0 --set train.epochs=2 --set shard.stage=$((ranks - 1)) --set save.every=20
 done
 has err "26/26 |"
 python3 - <<'PY' >verdict 2>&1 || { complain "the end of the data:"; show verdict; }
@@ -149,6 +149,17 @@ assert one[-1]["tokens_seen"] == four[-1]["tokens_seen"] == 2 * 101 * 24, (one[-
 for a, b in zip(one, four):
     assert abs(a["loss"] / b["loss"] - 1) < 2e-5 and abs(a["grad_norm"] / b["grad_norm"] - 1) < 2e-5, (a, b)
 PY
+
+# What such a run leaves as its settings is a config, and goes on with it to the same end, that smaller step included. A
+# second time through the data more is told as any other curve.
+cp -r tail1 whole
+rm -r tail1/step-00000026
+run 0 train tail1/config.yaml --resume
+has err "resumed from tail1/step-00000020"
+grep -qE 'not known|other settings|learning rate' err && { complain "a run by epochs that goes on"; show err; }
+run 0 diff whole tail1
+run 0 train tail1/config.yaml --resume --set train.epochs=3
+has err "learning rate: its curve goes over 38 steps now, not 26"
 
 # What is in force is told at the start: number formats, the batch, and that one rank shards nothing; and when a run goes
 # on with another number of ranks, that its batch is another one.
