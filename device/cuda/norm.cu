@@ -61,8 +61,7 @@ __global__ void __launch_bounds__(MAX_THREADS)
     }
 }
 
-/* A row to a warp: no waiting for other warps, and V loads of each thread under way at once. LAYER, or RMS.
- */
+/* A row to a warp: no waiting for other warps, and V loads of each thread under way at once. */
 template <typename T, int V, bool LAYER>
 __global__ void __launch_bounds__(WARPS * 32, WARP_BLOCKS(V))
     norm_forward_warp(const __grid_constant__ struct sherd_norm_forward a)
@@ -171,19 +170,21 @@ static void launch_forward(cudaStream_t stream, const struct sherd_norm_forward 
 
 extern "C" int cuda_norm_forward(struct sherd_queue *queue, const void *args)
 {
-    const struct sherd_norm_forward *a = (const struct sherd_norm_forward *)args;
+    struct sherd_norm_forward a = *(const struct sherd_norm_forward *)args;
     cudaStream_t stream = cuda_enter(queue);
-    if (a->rows == 0 || a->cols == 0)
+    if (a.rows == 0 || a.cols == 0)
         return SHERD_OK;
-    int held = a->cols % WIDE == 0 && a->pitch % WIDE == 0 && a->cols <= HELD && aligned16(a->y) &&
-               aligned16(a->x) && aligned16(a->w) && aligned16(a->b);
-    WITH_TYPE("norm_forward", a->type, T, {
+    if (a.kind == SHERD_RMS_NORM)
+        a.b = NULL;
+    int held = a.cols % WIDE == 0 && a.pitch % WIDE == 0 && a.cols <= HELD && aligned16(a.y) &&
+               aligned16(a.x) && aligned16(a.w) && aligned16(a.b);
+    WITH_TYPE("norm_forward", a.type, T, {
         if (!held)
-            norm_forward_any<T><<<(unsigned)a->rows, round32(a->cols, THREADS), 0, stream>>>(*a);
-        else if (a->kind == SHERD_LAYER_NORM)
-            launch_forward<T, true>(stream, a);
+            norm_forward_any<T><<<(unsigned)a.rows, round32(a.cols, THREADS), 0, stream>>>(a);
+        else if (a.kind == SHERD_LAYER_NORM)
+            launch_forward<T, true>(stream, &a);
         else
-            launch_forward<T, false>(stream, a);
+            launch_forward<T, false>(stream, &a);
     })
     return CUDA_LAUNCHED("norm_forward");
 }

@@ -376,7 +376,7 @@ extern "C" int cuda_norm_backward(struct sherd_queue *queue, const void *args)
     if (a.grad_type != SHERD_F32 && a.grad_type != SHERD_BF16 && a.grad_type != SHERD_F16)
         return cuda_unsupported("norm_backward", a.grad_type);
     if (a.kind == SHERD_RMS_NORM)
-        a.db = NULL;
+        a.b = a.db = NULL;
     int held = a.cols % WIDE == 0 && a.pitch % WIDE == 0 && a.cols <= HELD && aligned16(a.dx) &&
                aligned16(a.y) && aligned16(a.dy) && aligned16(a.x) && aligned16(a.w) && aligned16(a.b) &&
                aligned16(a.add) && aligned16(a.scratch);
