@@ -10,7 +10,8 @@
 #include "base/status.h"
 
 /* Sums over rows are taken in blocks of rows, each block into cols floats of scratch. Blocks are what keeps a
- * GPU busy: four for each of 132 multiprocessors. */
+ * GPU busy: four for each of 132 multiprocessors. GPUs take fewer where that is faster, by the sizes and the
+ * alignment alone. */
 #define SCRATCH_MIN_ROWS 16
 #define SCRATCH_MAX_ROW_BLOCKS 528
 

@@ -257,6 +257,7 @@ extern "C" int cuda_bias_backward(struct sherd_queue *queue, const void *args)
         return cuda_unsupported("bias_backward", a->grad_type);
     WITH_TYPE("bias_backward", a->type, T, WITH_WIDTH(a->cols % WIDE == 0 && aligned16(a->dy), {
         unsigned wide = blocks_for(a->cols, SUM_LANES * W);
+        /* as many as there is room for, but each of whole batches, which may leave fewer */
         parts = MIN(MAX(SUM_BLOCKS / wide, 1), scratch_row_blocks(a->rows));
         int64_t each = round_up((a->rows + parts - 1) / parts, SUM_BATCH * SUM_ROWS);
         parts = (a->rows + each - 1) / each;

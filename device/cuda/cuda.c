@@ -92,7 +92,7 @@ static int check_arch(const char *name, struct cuda_device *cd)
     CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, cd->index));
     CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, cd->index));
     cudaError_t err = cuda_probe(&arch);
-    cd->early = major >= 9 && arch >= 900;
+    cd->early = arch >= 900; /* no older GPU runs such code */
     if (err == cudaSuccess)
         return SHERD_OK;
     (void)cudaGetLastError();

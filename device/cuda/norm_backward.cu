@@ -16,6 +16,7 @@
  * of a row, 16 where it has two (V). */
 #define TEAMS(G) ((G) <= 3 ? 6 / (G) : 8 / (G))
 #define TEAM_BLOCKS(V, G) (((V) == 1 ? 24 : 16) / (TEAMS(G) * (G)))
+#define ROW_BLOCKS(LAYER) ((LAYER) ? 3 : 4) /* blocks of a multiprocessor, of one row at a time */
 
 /* A thread's part of a row, as it lies in memory; zeros where there is none. */
 template <typename T> struct part_of_row {
@@ -150,7 +151,7 @@ __global__ void __launch_bounds__(TEAMS(G) * G * 32, sizeof(T) == 4 ? 1 : TEAM_B
     uint32_t first = blockIdx.x * N, rows = (uint32_t)a.rows;
     int turn = 0;
     struct pack<T> weight[V];
-    struct row_of<T, V> own, next;
+    struct row_of<T, V> even, odd;
 #pragma unroll
     for (int i = 0; i < V; i++) {
         int c = (i * SIZE + (int)threadIdx.x) * WIDE;
@@ -159,7 +160,7 @@ __global__ void __launch_bounds__(TEAMS(G) * G * 32, sizeof(T) == 4 ? 1 : TEAM_B
             fetch<false>(&weight[i], (const T *)a.w + c);
     }
     float each = 1.0f / (float)a.cols;
-    fetch_row<T, LAYER, V, SIZE>(&own, &a, first + threadIdx.y, first + threadIdx.y < rows);
+    fetch_row<T, LAYER, V, SIZE>(&even, &a, first + threadIdx.y, first + threadIdx.y < rows);
     auto step = [&](struct row_of<T, V> &own, struct row_of<T, V> &next) {
         float h[V][WIDE], g[V][WIDE], w[WIDE], add[WIDE], sum_g = 0, sum_gh = 0;
         first += N * gridDim.x;
@@ -209,29 +210,28 @@ __global__ void __launch_bounds__(TEAMS(G) * G * 32, sizeof(T) == 4 ? 1 : TEAM_B
         }
     };
     while (first < rows) { /* also by the teams that have no row in the last turn */
-        step(own, next);
+        step(even, odd);
         if (!KEEP) {
-            own = next;
+            even = odd;
             continue;
         }
-        if (first >= rows)
+        if (first >= rows) /* by break: `if (first < rows) step()` costs registers */
             break;
-        step(next, own);
+        step(odd, even);
     }
     add_teams<LAYER, V, SIZE>(&a, dw, db);
 }
 
-/* Two packs of a row to a thread. KIND is a constant so that RMSNorm holds no registers for db. */
-template <typename T, int KIND>
+/* Two packs of a row to a thread. */
+template <typename T, bool LAYER>
 __global__ void __launch_bounds__(MAX_THREADS)
     norm_backward_held(const __grid_constant__ struct sherd_norm_backward a)
 {
     constexpr int W = WIDE, V = 2;
-    constexpr bool layer = KIND == SHERD_LAYER_NORM;
-    float dw[V][W] = { 0 }, db[layer ? V : 1][W] = { 0 };
+    float dw[V][W] = { 0 }, db[LAYER ? V : 1][W] = { 0 };
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         int64_t at = row_start(row, a.cols, a.run, a.pitch);
-        float mean = layer ? a.mean[row] : 0.0f, rstd = a.rstd[row];
+        float mean = LAYER ? a.mean[row] : 0.0f, rstd = a.rstd[row];
         float h[V][W], g[V][W], sum_g = 0, sum_gh = 0;
 #pragma unroll
         for (int i = 0; i < V; i++) {
@@ -250,15 +250,15 @@ __global__ void __launch_bounds__(MAX_THREADS)
             for (int j = 0; j < W; j++) {
                 h[i][j] = (h[i][j] - mean) * rstd;
                 dw[i][j] += g[i][j] * h[i][j];
-                if (layer)
-                    db[layer ? i : 0][j] += g[i][j];
+                if (LAYER)
+                    db[LAYER ? i : 0][j] += g[i][j];
                 g[i][j] *= w[j];
                 sum_g += g[i][j];
                 sum_gh += g[i][j] * h[i][j];
             }
         }
         block_sum2(&sum_g, &sum_gh);
-        float mean_g = layer ? sum_g / (float)a.cols : 0.0f, mean_gh = sum_gh / (float)a.cols;
+        float mean_g = LAYER ? sum_g / (float)a.cols : 0.0f, mean_gh = sum_gh / (float)a.cols;
 #pragma unroll
         for (int i = 0; i < V; i++) {
             int c = (i * blockDim.x + threadIdx.x) * W;
@@ -289,8 +289,8 @@ __global__ void __launch_bounds__(MAX_THREADS)
             continue;
         if (a.dw)
             store<W>(parts + c, dw[i], W);
-        if (layer && a.db)
-            store<W>(parts + gridDim.x * a.cols + c, db[layer ? i : 0], W);
+        if (LAYER && a.db)
+            store<W>(parts + gridDim.x * a.cols + c, db[LAYER ? i : 0], W);
     }
 }
 
@@ -327,42 +327,41 @@ template <typename T> __global__ void norm_backward_any(const __grid_constant__ 
     }
 }
 
-/* How many blocks share the rows, as there are so many for each multiprocessor; every one has a row. */
+/* How many blocks share the rows, `each` for a multiprocessor at the most; every one has a row. */
 static unsigned blocks_of(const struct sherd_norm_backward *a, int each)
 {
     return (unsigned)MIN((int64_t)each * MULTIPROCESSORS, scratch_row_blocks(a->rows));
 }
 
-/* For rows that are aligned and no longer than HELD / 2. These return their blocks. */
-template <typename T, bool LAYER>
+/* These return their blocks. */
+template <typename T, bool LAYER, int V, int G>
 static unsigned launch_teams(cudaStream_t stream, const struct sherd_norm_backward *a)
 {
-#define WITH_TEAMS(V, G)                                                                                     \
-    if (a->cols <= (V) * (G)*PER_WARP) {                                                                     \
-        unsigned blocks = blocks_of(a, TEAM_BLOCKS(V, G));                                                   \
-        norm_backward_teams<T, LAYER, V, G><<<blocks, dim3((G)*32, TEAMS(G)), 0, stream>>>(*a);              \
-        return blocks;                                                                                       \
-    }
-    WITH_TEAMS(1, 1)
-    WITH_TEAMS(1, 2)
-    WITH_TEAMS(1, 3)
-    WITH_TEAMS(1, 4)
-    WITH_TEAMS(1, 8)
-    WITH_TEAMS(2, 8)
-#undef WITH_TEAMS
-    return 0;
+    unsigned blocks = blocks_of(a, TEAM_BLOCKS(V, G));
+    norm_backward_teams<T, LAYER, V, G><<<blocks, dim3(G * 32, TEAMS(G)), 0, stream>>>(*a);
+    return blocks;
 }
 
-template <typename T, int KIND>
+template <typename T, bool LAYER>
 static unsigned launch_backward(cudaStream_t stream, const struct sherd_norm_backward *a, int held)
 {
-    unsigned blocks = blocks_of(a, KIND == SHERD_LAYER_NORM ? 3 : 4); /* by LayerNorm's registers */
-    if (held && a->cols <= HELD / 2)
-        return launch_teams<T, KIND == SHERD_LAYER_NORM>(stream, a);
-    if (held)
-        norm_backward_held<T, KIND><<<blocks, MAX_THREADS, 0, stream>>>(*a);
-    else
+    unsigned blocks = blocks_of(a, ROW_BLOCKS(LAYER));
+    if (!held)
         norm_backward_any<T><<<blocks, round32(a->cols, THREADS), 0, stream>>>(*a);
+    else if (a->cols <= PER_WARP)
+        return launch_teams<T, LAYER, 1, 1>(stream, a);
+    else if (a->cols <= 2 * PER_WARP)
+        return launch_teams<T, LAYER, 1, 2>(stream, a);
+    else if (a->cols <= 3 * PER_WARP)
+        return launch_teams<T, LAYER, 1, 3>(stream, a);
+    else if (a->cols <= 4 * PER_WARP)
+        return launch_teams<T, LAYER, 1, 4>(stream, a);
+    else if (a->cols <= 8 * PER_WARP)
+        return launch_teams<T, LAYER, 1, 8>(stream, a);
+    else if (a->cols <= 16 * PER_WARP)
+        return launch_teams<T, LAYER, 2, 8>(stream, a);
+    else
+        norm_backward_held<T, LAYER><<<blocks, MAX_THREADS, 0, stream>>>(*a);
     return blocks;
 }
 
@@ -381,8 +380,8 @@ extern "C" int cuda_norm_backward(struct sherd_queue *queue, const void *args)
                aligned16(a.y) && aligned16(a.dy) && aligned16(a.x) && aligned16(a.w) && aligned16(a.b) &&
                aligned16(a.add) && aligned16(a.scratch);
     WITH_TYPE("norm_backward", a.type, T, {
-        blocks = a.kind == SHERD_LAYER_NORM ? launch_backward<T, SHERD_LAYER_NORM>(stream, &a, held)
-                                            : launch_backward<T, SHERD_RMS_NORM>(stream, &a, held);
+        blocks = a.kind == SHERD_LAYER_NORM ? launch_backward<T, true>(stream, &a, held)
+                                            : launch_backward<T, false>(stream, &a, held);
     })
     const float *parts = (const float *)a.scratch;
     struct cuda_parts dw = { a.dw, parts, a.overwrite_dw };

@@ -288,7 +288,8 @@ static __device__ __forceinline__ void block_sum2(float *x, float *y)
     __syncthreads();
 }
 
-/* First in a kernel that launch_behind starts: what the kernel before has written is there from here on. */
+/* First in a kernel that launch_behind starts, in every thread and before any memory is read or written: from
+ * here on all that is before it in the queue is done. */
 static __device__ __forceinline__ void wait_for_kernel_before(void)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -299,7 +300,7 @@ static __device__ __forceinline__ void wait_for_kernel_before(void)
 /* ---- on the host ---- */
 
 /* A small kernel that takes up what the one before it in the queue has left: it is set up while that one
- * still runs, where the GPU can do that. Its first line is wait_for_kernel_before. */
+ * ends, where the GPU can do that. Before it touches memory it calls wait_for_kernel_before. */
 template <typename... P, typename... A>
 static inline void launch_behind(
     const struct sherd_queue *queue, void (*kernel)(P...), dim3 grid, dim3 block, A... args)
@@ -313,7 +314,7 @@ static inline void launch_behind(
     config.stream = cuda_queue(queue)->stream;
     config.attrs = &early;
     config.numAttrs = cuda_early(queue) ? 1 : 0;
-    (void)cudaLaunchKernelEx(&config, kernel, P(args)...); /* CUDA_LAUNCHED sees its error */
+    (void)cudaLaunchKernelEx(&config, kernel, args...); /* CUDA_LAUNCHED sees its error */
 }
 
 static inline int aligned16(const void *p)
