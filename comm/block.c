@@ -137,8 +137,13 @@ int block_create(struct block **out, int *fd, int size)
             SHERD_ECOMM, "cannot make memory shared by ranks: memfd_create: %s", strerror(errno));
     size_t bytes = head_bytes(size) + BLOCK_CHANNELS * (seats_bytes(size) + (size_t)size * BLOCK_STAGE_BYTES);
     if (ftruncate(file, (off_t)bytes) != 0) {
-        st = MEM_OUT(
-            "%zu bytes that %d ranks of this host share cannot be made: %s", bytes, size, strerror(errno));
+        st = errno == EFBIG
+                 ? SHERD_FAIL(SHERD_ECOMM,
+                       "%zu bytes that %d ranks of this host share are a file to the system, and larger "
+                       "than one may be: raise the limit of file sizes (ulimit -f)",
+                       bytes, size)
+                 : MEM_OUT("%zu bytes that %d ranks of this host share cannot be made: %s", bytes, size,
+                       strerror(errno));
         goto out;
     }
     SHERD_TRY_OUT(block_attach(out, file, size));

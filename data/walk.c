@@ -5,9 +5,11 @@
  */
 #include "data/walk.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/status.h"
@@ -259,7 +261,7 @@ static int add_megatron(struct walk *w, const char *index)
 int walk_path(struct walk *w, const char *path)
 {
     struct stat info;
-    int there = stat(path, &info) == 0;
+    int there = stat(path, &info) == 0, why = there ? 0 : errno;
     if ((!there || text_ends(path, ".idx")) &&
         (w->format == SHERD_DATA_AUTO || w->format == SHERD_DATA_MEGATRON)) {
         char *index = megatron_index(path);
@@ -268,6 +270,9 @@ int walk_path(struct walk *w, const char *path)
         if (index)
             return st;
     }
+    if (why != 0 && why != ENOENT && why != ENOTDIR)
+        return SHERD_FAIL(
+            SHERD_EIO, "%s: cannot look at '%s': %s%s", w->what, path, strerror(why), file_way_out(why));
     if (!there)
         return SHERD_FAIL(SHERD_ENOTFOUND,
             "%s: %s: no such file or folder (paths count from where the program was started)%s", w->what,

@@ -62,6 +62,10 @@ has err "a higher shard.stage or more ranks need less: device cpu: out of memory
     complain "an evaluation of all of the data"
 has err "batch.micro: a rank keeps 1 micro-batches of an evaluation, of 4000000 sequences; make them smaller: "
 has err "out of memory: 512000000 bytes of host memory could not be allocated; address space is limited to "
+# What ranks share is a file without a name: a limit of file sizes is not a want of memory.
+(ulimit -f 20000; run 1 train tiny.yaml --ranks 2 --set run.dir=filed; [ "$faults" -eq 0 ]) || complain "a limit of file sizes"
+has err "bytes that 2 ranks of this host share are a file to the system, and larger than one may be: raise the limit of file sizes (ulimit -f)"
+grep -q 'out of memory' err && { complain "a limit of file sizes is told as one of memory"; show err; }
 
 # At the start: in the device, in the memory that ranks share, in threads, in the engine, when saving.
 failures=0

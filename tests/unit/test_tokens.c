@@ -538,6 +538,10 @@ static void missing_paths(void **state)
     (void)state;
     refuse("nowhere", SHERD_DATA_AUTO, 0, SHERD_ENOTFOUND, "data.train", "nowhere");
     refuse("/dev/null", SHERD_DATA_AUTO, 0, SHERD_EIO, "/dev/null", "neither a file nor a folder");
+    /* nor is what cannot be looked at absent */
+    assert_int_equal(symlink("circle", "circle"), 0);
+    refuse("circle", SHERD_DATA_AUTO, 0, SHERD_EIO, "cannot look at 'circle'", strerror(ELOOP));
+    assert_int_equal(unlink("circle"), 0);
     assert_int_equal(file_mkdirs("hollow"), SHERD_OK);
     refuse("hollow", SHERD_DATA_AUTO, 0, SHERD_ECONFIG, "no tokens", "hollow");
     struct tokens *t;
