@@ -88,11 +88,13 @@ static int find_gpu(const char *name, int *index)
 /* A plugin built for other architectures only would fail at its first kernel; say so at once. */
 static int check_arch(const char *name, struct cuda_device *cd)
 {
-    int major = 0, minor = 0, arch = 0;
+    int major = 0, minor = 0, arch = 0, driver = 0;
     CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, cd->index));
     CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, cd->index));
+    CUDA_TRY(cudaDriverGetVersion(&driver));
     cudaError_t err = cuda_probe(&arch);
-    cd->early = arch >= 900; /* no older GPU runs such code */
+    /* No older GPU runs such code, and older drivers cannot record such a launch. */
+    cd->early = arch >= 900 && driver >= 12030;
     if (err == cudaSuccess)
         return SHERD_OK;
     (void)cudaGetLastError();
