@@ -38,6 +38,7 @@ struct plan {
     _Atomic int pid[WORLD];
     _Atomic int status[WORLD];
     _Atomic long total[WORLD]; /* calls that were made */
+    _Atomic int unsynced;      /* the call that failed was to see the checkpoint to the disk */
     char dir[256];
 };
 static struct plan *plan;
@@ -101,6 +102,7 @@ static int hook(const char *call, const char *path, size_t *bytes)
     }
     if (plan->fault == SHORT)
         *bytes = *bytes > 1 ? *bytes / 2 : *bytes;
+    plan->unsynced = plan->fault == ONCE && !strcmp(call, "sync") && strstr(path, "/" CKPT_TEMP_PREFIX);
     return plan->fault == ONCE ? EIO : 0;
 }
 
@@ -140,6 +142,7 @@ static void save_with_fault(int mode, enum fault fault, int rank, long at, int64
     plan->at = at;
     for (int r = 0; r < WORLD; r++)
         plan->status[r] = plan->total[r] = -1;
+    plan->unsynced = 0;
     calls = 0;
     t_ranks(WORLD, mode, save_rank, &options);
     armed = 0;
@@ -152,12 +155,12 @@ static void save_clean(int mode, int64_t step)
     int n;
     save_with_fault(mode, NONE, -1, 0, step);
     for (int r = 0; r < WORLD; r++)
-        assert_int_equal(plan->status[r], SHERD_OK);
-    ASSERT_OK(file_list(&names, &n, plan->dir));
-    assert_int_equal(n, 2);
+        T_EQ(plan->status[r], SHERD_OK);
+    T_OK(file_list(&names, &n, plan->dir));
+    T_EQ(n, 2);
     snprintf(want, sizeof(want), "step-%08lld", (long long)step);
-    assert_string_equal(names[0], "latest");
-    assert_string_equal(names[1], want);
+    T_STR(names[0], "latest");
+    T_STR(names[1], want);
     file_list_free(names, n);
 }
 
@@ -167,23 +170,44 @@ static int64_t look(void)
     static struct fake_results results;
     struct sherd_ckpt *ckpt;
     char *path;
-    ASSERT_OK(sherd_ckpt_find(&path, plan->dir));
-    ASSERT_OK(sherd_ckpt_open(&ckpt, path));
-    ASSERT_OK(sherd_ckpt_verify(ckpt));
+    T_OK(sherd_ckpt_find(&path, plan->dir));
+    T_OK(sherd_ckpt_open(&ckpt, path));
+    T_OK(sherd_ckpt_verify(ckpt));
     struct fake_options options = { .missing = 1, .step = ckpt->manifest.meta.step };
     sherd_ckpt_close(ckpt);
-    ASSERT_OK(fake_load(&results, 3, &options, path, NULL));
+    T_OK(fake_load(&results, 3, &options, path, NULL));
     free(path);
     return options.step;
 }
 
+/* A fault at the first call of a save, at the second, and so on, until there are no more. */
+static const struct sweep {
+    const char *name;
+    int mode;
+    enum fault fault;
+    int rank, beside, all;
+    int least; /* calls that there are */
+} sweeps[] = {
+    { "killed anywhere", T_PROCESSES | T_MAY_DIE, KILL, 0, 0, 1, 30 },
+    { "killed anywhere, beside", T_PROCESSES | T_MAY_DIE, KILL, 0, 1, 1, 30 },
+    { "killed anywhere, rank 1", T_PROCESSES | T_MAY_DIE, KILL, 1, 1, 1, 8 },
+    { "one is killed", T_PROCESSES | T_MAY_DIE, KILL, 1, 0, 0, 8 }, /* the other's save ends as a failure */
+    { "one call fails", T_THREADS, ONCE, -1, 0, 0, 40 },
+    { "one call fails, beside", T_THREADS, ONCE, -1, 1, 0, 40 },
+    { "one call fails, rank 1", T_PROCESSES, ONCE, 1, 1, 0, 8 },
+    { "a short write", T_THREADS, SHORT, -1, 0, 0, 40 },
+    { "the disk fills up", T_THREADS, FULL, -1, 0, 0, 40 },
+    { "the disk fills up, beside", T_THREADS, FULL, -1, 1, 0, 40 },
+    { "the disk fills up, rank 1", T_PROCESSES, FULL, 1, 1, 0, 8 },
+};
+
 /* One fault in the save of the step after `last`, of which there is a checkpoint; then a save without one, of
  * the step after. 1 if the save had so many calls. */
-static int try(int mode, enum fault fault, int rank, long at, int64_t last)
+static int try(const struct sweep *sweep, long at, int64_t last)
 {
-    save_with_fault(mode, fault, rank, at, last + 1);
+    save_with_fault(sweep->mode, sweep->fault, sweep->rank, at, last + 1);
     int64_t found = look();
-    int all_well = 1, any_well = 0, dead = rank >= 0 && plan->total[rank] < 0;
+    int all_well = 1, any_well = 0, dead = sweep->rank >= 0 && plan->total[sweep->rank] < 0;
     long made = 0;
     for (int r = 0; r < WORLD; r++) {
         all_well &= plan->status[r] == SHERD_OK;
@@ -191,64 +215,41 @@ static int try(int mode, enum fault fault, int rank, long at, int64_t last)
         made = MAX(made, plan->total[r]);
     }
     if (!(found == last + 1 || (found == last && !all_well)))
-        fail_msg("call %ld: step %lld is found, the ranks ended with %d and %d", at, (long long)found,
-            plan->status[0], plan->status[1]);
-    if (fault == SHORT && !all_well)
-        fail_msg("call %ld: a short write was not continued", at);
-    if (any_well && !all_well && fault != KILL)
-        fail_msg("call %ld: the ranks do not agree how the save ended", at);
+        T_FAIL("%s, call %ld: step %lld is found, the ranks ended with %d and %d", sweep->name, at,
+            (long long)found, plan->status[0], plan->status[1]);
+    if (sweep->fault == SHORT && !all_well)
+        T_FAIL("%s, call %ld: a short write was not continued", sweep->name, at);
+    if (plan->unsynced && all_well)
+        T_FAIL("%s, call %ld: what is not on the disk passes for saved", sweep->name, at);
+    if (any_well && !all_well && sweep->fault != KILL)
+        T_FAIL("%s, call %ld: the ranks do not agree how the save ended", sweep->name, at);
     save_clean(T_THREADS, last + 2);
     return dead || made >= at;
 }
 
-static void try_all(int mode, enum fault fault, int rank, int least)
+/* In a process, a plan and a folder of its own. */
+static void run_sweep(int i, void *ctx)
 {
+    const struct sweep *sweep = &sweeps[i];
     long at = 1;
+    (void)ctx;
+    plan = t_shared(sizeof(*plan));
+    plan->beside = sweep->beside;
+    plan->all = sweep->all;
+    snprintf(plan->dir, sizeof(plan->dir), "%s", fake_at("sweep-%d", i));
     save_clean(T_THREADS, 1);
-    while (at < MOST_CALLS && try(mode, fault, rank, at, 2 * at - 1))
+    while (at < MOST_CALLS && try(sweep, at, 2 * at - 1))
         at++;
-    ASSERT_OK(file_remove_tree(plan->dir));
-    assert_in_range(at, least, MOST_CALLS - 1);
+    T_OK(file_remove_tree(plan->dir));
+    if (at < sweep->least || at == MOST_CALLS)
+        T_FAIL("%s: %ld calls, expected %d to %d", sweep->name, at, sweep->least, MOST_CALLS - 1);
+    t_shared_free(plan, sizeof(*plan));
 }
 
-static void killed_anywhere(void **state)
+static void a_fault_at_every_call(void **state)
 {
     (void)state;
-    plan->all = 1;
-    for (plan->beside = 0; plan->beside < 2; plan->beside++)
-        try_all(T_PROCESSES | T_MAY_DIE, KILL, 0, 30);
-    try_all(T_PROCESSES | T_MAY_DIE, KILL, 1, 8);
-}
-
-/* The other rank lives on, and ends its save with a failure. */
-static void one_is_killed(void **state)
-{
-    (void)state;
-    plan->all = plan->beside = 0;
-    try_all(T_PROCESSES | T_MAY_DIE, KILL, 1, 8);
-}
-
-static void one_call_fails(void **state)
-{
-    (void)state;
-    for (plan->beside = 0; plan->beside < 2; plan->beside++)
-        try_all(T_THREADS, ONCE, -1, 40);
-    try_all(T_PROCESSES, ONCE, 1, 8);
-}
-
-static void a_short_write(void **state)
-{
-    (void)state;
-    plan->beside = 0;
-    try_all(T_THREADS, SHORT, -1, 40);
-}
-
-static void the_disk_fills_up(void **state)
-{
-    (void)state;
-    for (plan->beside = 0; plan->beside < 2; plan->beside++)
-        try_all(T_THREADS, FULL, -1, 40);
-    try_all(T_PROCESSES, FULL, 1, 8);
+    t_beside(ARRAY_LEN(sweeps), run_sweep, NULL);
 }
 
 /* No room for another checkpoint: those that would go after the save go before it, the last one stays. */
@@ -348,11 +349,7 @@ static int leave(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(killed_anywhere),
-        cmocka_unit_test(one_is_killed),
-        cmocka_unit_test(one_call_fails),
-        cmocka_unit_test(a_short_write),
-        cmocka_unit_test(the_disk_fills_up),
+        cmocka_unit_test(a_fault_at_every_call),
         cmocka_unit_test(room_is_made),
         cmocka_unit_test(a_power_cut_finds_it_in_order),
     };
