@@ -126,6 +126,9 @@ for name in gpt2 llama qwen2 qwen3; do
     run 0 eval ids.yaml --model "$models/$name" --ranks 2 --set run.dir=$name --json
     same $name 1
 done
+# The section `model` of a config gives way to no other model.
+run 2 eval tiny.yaml --checkpoint "$models/qwen3"
+has err "model.family: llama, but $models/qwen3/config.json says qwen3: remove the line"
 
 # Text for a model that knows tokens, and tokens of another tokenizer.
 run 0 tokenize --tokenizer "$tokenizers/qwen.json" -o tokens text
