@@ -20,6 +20,7 @@ struct tokens_desc {
     enum sherd_format format;
     int64_t vocab; /* ids must be below it (checked as they are read); 0 = not checked */
     int quiet;     /* another rank, of the same paths, warns of what is passed over */
+    int strict;    /* warn where anything was passed over, which the log line alone tells otherwise */
 };
 
 /* Formats: bytes, each byte of a file is one token; llmc, a header of 256 int32 and 16 or 32 bit tokens; u16,

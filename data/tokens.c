@@ -60,9 +60,11 @@ static int find_all(struct walk *w, const struct tokens_desc *desc, int64_t *sou
 
 int tokens_open(struct tokens **out, const struct tokens_desc *desc)
 {
-    struct walk w = {
-        .what = desc->what, .format = desc->format, .vocab = desc->vocab, .quiet = desc->quiet
-    };
+    struct walk w = { .what = desc->what,
+        .format = desc->format,
+        .vocab = desc->vocab,
+        .quiet = desc->quiet,
+        .strict = desc->strict };
     *out = NULL;
     if (desc->n_paths < 1)
         return SHERD_FAIL(SHERD_ECONFIG, "%s: no path given; name at least one file or folder", desc->what);

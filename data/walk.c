@@ -299,8 +299,9 @@ void walk_report(const struct walk *w)
     struct text line = { 0 };
     char count[32], *out = NULL;
     add_skipped(w, &line);
+    enum sherd_log_level level = line.len && w->strict && !w->quiet ? SHERD_LOG_WARN : SHERD_LOG_INFO;
     if (text_take(&line, &out) == SHERD_OK)
-        log_info("%s: %d file%s, %s tokens (%s)%s", w->what, w->n_files, w->n_files == 1 ? "" : "s",
+        log_line(level, "%s: %d file%s, %s tokens (%s)%s", w->what, w->n_files, w->n_files == 1 ? "" : "s",
             text_commas(w->count, count), w->n_files ? format_find(w->files[0].format)->name : "-",
             out ? out : "");
     mem_free(out);

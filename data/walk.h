@@ -20,12 +20,13 @@ enum walk_skip {
     WALK_SKIPS,
 };
 
-/* Zero-initialize, but for the first five; walk_finish frees. */
+/* Zero-initialize, but for the first six; walk_finish frees. */
 struct walk {
     const char *what;         /* borrowed: the key the paths come from, for messages */
     enum sherd_format format; /* that is asked for */
     int64_t vocab;            /* 0: not checked */
     int quiet;                /* somebody else warns */
+    int strict;               /* the report is a warning where something was passed over */
     int texts;                /* files are listed, to be tokenized, and not trained on as they are */
     struct token_file *files; /* mapped, in the order of the stream */
     int n_files, cap;

@@ -85,7 +85,9 @@ static int find_weights(struct pass *p)
 {
     const char *from = p->desc->from ? p->desc->from : p->config.run.dir;
     if (!file_is_dir(from) && !p->desc->from)
-        return CONFIG_FAIL(&p->config, "run.dir", "there is no folder %s, and so no checkpoint in it", from);
+        return CONFIG_FAIL(&p->config, "run.dir",
+            "there is no folder %s, and so no checkpoint in it (paths count from where the program was started)",
+            from);
     if (!file_is_dir(from))
         return SHERD_FAIL(SHERD_ENOTFOUND,
             "%s: there is no such folder; name that of a run, of a step, or of a Hugging Face model", from);

@@ -110,6 +110,7 @@ static int choose_eval(struct reading *r, const struct sherd_config *c)
         return SHERD_OK;
     }
     r->eval.mix = NULL;
+    desc.strict = r->apart;
     SHERD_TRY(tokens_open(&r->val, &desc));
     r->eval.tokens = r->val;
     return tokens_windows(r->val, c->batch.seq, &r->eval.sampler.windows);
@@ -196,6 +197,7 @@ int reading_open_eval(struct reading *r, const struct sherd_config *c, int rank,
     if (held && c->data.train.n == 0)
         return CONFIG_FAIL(c, "data.split",
             "it holds out a part of data.train, and that is empty; name the files there, or others with --data PATH");
+    r->apart = 1;
     if (held)
         SHERD_TRY(open_train(r, c, rank, &windows));
     r->feed = make_feed(r, c, rank, world);

@@ -16,6 +16,7 @@ struct reading {
     struct mix mix;
     struct feed feed, eval;
     int evaluates;           /* there is something to evaluate on */
+    int apart;               /* from training: nothing else tells what data.val is */
     struct tokens_mark mark; /* of train, once compared */
     struct ahead *ahead;
 };

@@ -147,13 +147,20 @@ run 0 merge learnt model
 run 2 eval tiny.yaml --checkpoint model --data val
 has err "data.val: val is text, but the model in model knows"
 
+# Where all is asked for, what is not read is told.
+mkdir mixed && cp val mixed/ && cp val mixed/.hidden && head -c 100 /dev/zero >mixed/zeros && : >none
+run 0 eval tiny.yaml --set run.dir=s0-1-f32 --ranks 2 --data mixed --data none
+once err "warning: data.val: 1 file, 2,000 tokens (bytes); passed over: 1 hidden, 1 empty, 1 binary"
+run 0 eval tiny.yaml --set run.dir=s0-1-f32 --data mixed/val
+empty err
+
 # What does not fit.
 run 2 eval tiny.yaml --set data.val=[]
 has err "data.val: there is nothing to evaluate on: name files or folders, as data.val: [PATH] or --data PATH"
 run 2 eval tiny.yaml --set data.val=[] --set data.train=[] --set data.split=0.1
 has err "data.split: it holds out a part of data.train, and that is empty"
 run 2 eval tiny.yaml --set run.dir=gone
-has err "run.dir: there is no folder gone, and so no checkpoint in it"
+has err "run.dir: there is no folder gone, and so no checkpoint in it (paths count from where the program was started)"
 [ -e gone ] && complain "a folder was made for nothing"
 run 1 eval tiny.yaml --set run.dir=held --checkpoint step-5
 has err "held/step-00000005: there is no such folder"
