@@ -82,8 +82,8 @@ static void reap(struct attempt *a)
             end_others(a, child_worth(&a->children[r]) == 2 ? NOTICED_SECONDS : 0);
 }
 
-/* The first request to end goes to all ranks, who save and stop; the second ends them. USR1 (sent ahead of
- * the real end by batch systems) only asks. */
+/* The first request to end goes to all ranks, who stop, and save where they train; the second ends them. USR1
+ * (sent ahead of the real end by batch systems) only asks. */
 static void on_signal(struct attempt *a, int sig)
 {
     struct launch_signals *s = a->signals;
@@ -102,7 +102,7 @@ static void on_signal(struct attempt *a, int sig)
         s->asked = sig;
         s->asked_at = clock_seconds();
     }
-    fprintf(stderr, "sherd: SIG%s: asking all ranks to save and stop%s\n", sigabbrev_np(sig),
+    fprintf(stderr, "sherd: SIG%s: asking all ranks to stop%s\n", sigabbrev_np(sig),
         sig == SIGUSR1 ? "" : " (once more ends them at once)");
     signal_all(a, sig == SIGHUP ? SIGTERM : sig);
 }

@@ -183,6 +183,10 @@ done
 run 0 train tiny.yaml --ranks 2 --resume --set run.dir=onTERM \
     --set train.steps=$(($(ls -d onTERM/step-* | tail -1 | sed 's/.*step-0*//') + 2))
 
+# Not all that is stopped saves.
+run 143 launch --nproc-per-node 1 sh -c 'kill -TERM $PPID; sleep 20'
+has err "sherd: SIGTERM: asking all ranks to stop (once more ends them at once)"
+
 # A signal to one rank stops all of them.
 start_endless one
 kill -USR1 "${ranks[2]}"
