@@ -65,6 +65,31 @@ static int open_comms(struct sherd_engine *e)
     return SHERD_OK;
 }
 
+/* What layers make of a micro-batch has no room: the keys that it follows from. */
+static int no_memory(const struct sherd_engine *e, int st)
+{
+    const struct plan *p = &e->plan;
+    char a[32], b[32], c[32];
+    return status_context(st,
+        "a micro-batch of %lld sequences of %lld tokens needs on %s: activations between layers %s, saved for backward "
+        "%s, work space %s; a smaller batch.micro needs less%s",
+        (long long)p->batch, (long long)p->seq, sherd_device_name(e->dev),
+        text_human_bytes((double)p->memory.activation, a), text_human_bytes((double)p->memory.saved, b),
+        text_human_bytes((double)p->memory.scratch, c),
+        p->layout.trained && p->recompute != SHERD_RECOMPUTE_BLOCK ? ", and so does train.recompute" : "");
+}
+
+static int alloc_layers(struct sherd_engine *e)
+{
+    const struct sherd_memory *m = &e->plan.memory;
+    int st = m->activation ? sherd_device_alloc(e->dev, &e->activation, m->activation) : SHERD_OK;
+    if (st == SHERD_OK && m->saved)
+        st = sherd_device_alloc(e->dev, &e->saved, m->saved);
+    if (st == SHERD_OK && m->scratch)
+        st = sherd_device_alloc(e->dev, &e->scratch, m->scratch);
+    return st == SHERD_ENOMEM ? no_memory(e, st) : st;
+}
+
 static int alloc_work(struct sherd_engine *e)
 {
     const struct plan *p = &e->plan;
@@ -78,12 +103,7 @@ static int alloc_work(struct sherd_engine *e)
     e->fresh_units = mem_zalloc((size_t)p->layout.n_units, 1);
     if (!e->weights || !e->gradients || !e->fresh || !e->fresh_units)
         return SHERD_ENOMEM;
-    if (m->activation)
-        SHERD_TRY(sherd_device_alloc(e->dev, &e->activation, m->activation));
-    if (m->saved)
-        SHERD_TRY(sherd_device_alloc(e->dev, &e->saved, m->saved));
-    if (m->scratch)
-        SHERD_TRY(sherd_device_alloc(e->dev, &e->scratch, m->scratch));
+    SHERD_TRY(alloc_layers(e));
     for (int u = 0; u < p->layout.n_units; u++)
         if (p->lent[u])
             SHERD_TRY(store_lend(&e->store, u, (char *)e->saved + p->layers[p->lender[u]].saved, e->compute));

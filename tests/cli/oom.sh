@@ -62,6 +62,15 @@ has err "a higher shard.stage or more ranks need less: device cpu: out of memory
     complain "an evaluation of all of the data"
 has err "batch.micro: a rank keeps 1 micro-batches of an evaluation, of 4000000 sequences; make them smaller: "
 has err "out of memory: 512000000 bytes of host memory could not be allocated; address space is limited to "
+# What layers make of a micro-batch has other ways out, which differ with what is done.
+(ulimit -v 2000000; run 1 train tiny.yaml --set run.dir=wide --set batch.micro=200000 --set batch.global=200000
+    [ "$faults" -eq 0 ]) || complain "a micro-batch that has no room"
+has err "a micro-batch of 200000 sequences of 16 tokens needs on cpu: activations between layers "
+has err "; a smaller batch.micro needs less, and so does train.recompute: device cpu: out of memory: "
+run 0 train tiny.yaml --set run.dir=few --set train.steps=1
+(ulimit -v 2000000; run 1 eval tiny.yaml --set run.dir=few --data text --set batch.micro=400000
+    [ "$faults" -eq 0 ]) || complain "a micro-batch to evaluate that has no room"
+has err "; a smaller batch.micro needs less: device cpu: out of memory: "
 # What ranks share is a file without a name: a limit of file sizes is not a want of memory.
 (ulimit -f 20000; run 1 train tiny.yaml --ranks 2 --set run.dir=filed; [ "$faults" -eq 0 ]) || complain "a limit of file sizes"
 has err "bytes that 2 ranks of this host share are a file to the system, and larger than one may be: raise the limit of file sizes (ulimit -f)"
