@@ -89,7 +89,7 @@ int carry_compare_val(const struct sherd_config *c, const char *whose, const cha
         if (has_other(folders[i], folder))
             log_warn(
                 "data.val: the tokenizer in %s is not that of %s, in %s: the validation loss is of other "
-                "tokens than are learnt",
+                "tokens than the model knows",
                 folders[i], whose, folder);
     file_list_free(folders, n);
     return SHERD_OK;

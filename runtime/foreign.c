@@ -21,15 +21,17 @@ int foreign_fail_at(const struct foreign *f, const struct foreign_item *item, in
 }
 
 #define REFUSED_BYTES 3400 /* of an error text, which has 4096 */
+#define ONE_BYTES 1000     /* of them for one: a value may be of any length */
 
 int foreign_keep(struct config_origin *origin, int status)
 {
     struct config_refused *r = &origin->refused;
+    size_t bytes = strlen(sherd_error());
     if (status != SHERD_ECONFIG)
         return status;
     r->n++;
-    if (r->lines.len + strlen(sherd_error()) <= REFUSED_BYTES)
-        text_add(&r->lines, "\n%s", sherd_error());
+    if (r->lines.len + MIN(bytes, ONE_BYTES) <= REFUSED_BYTES)
+        text_add(&r->lines, "\n%.*s%s", ONE_BYTES, sherd_error(), bytes > ONE_BYTES ? "..." : "");
     else
         r->left++;
     return SHERD_OK;

@@ -5,6 +5,7 @@
  * one rank, or the launcher of many.
  */
 #include <ctype.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,8 +96,9 @@ static int find_step(struct eval *e, const char *run_dir)
     if (!e->checkpoint || strncmp(e->checkpoint, "step-", 5) != 0 ||
         !isdigit((unsigned char)e->checkpoint[5]))
         return SHERD_OK;
+    errno = 0;
     long long n = strtoll(e->checkpoint + 5, &end, 10);
-    if (*end != '\0')
+    if (*end != '\0' || errno == ERANGE)
         return SHERD_OK;
     if (snprintf(e->step, sizeof(e->step), "%s/step-%08lld", run_dir, n) >= (int)sizeof(e->step))
         return sherd_fail(SHERD_ECONFIG, "run.dir: %s: the path is too long", run_dir);

@@ -164,6 +164,8 @@ has err "run.dir: there is no folder gone, and so no checkpoint in it (paths cou
 [ -e gone ] && complain "a folder was made for nothing"
 run 1 eval tiny.yaml --set run.dir=held --checkpoint step-5
 has err "held/step-00000005: there is no such folder"
+run 1 eval tiny.yaml --set run.dir=held --checkpoint step-99999999999999999999
+has err "step-99999999999999999999: there is no such folder"
 mkdir nothing
 run 1 eval tiny.yaml --checkpoint nothing
 has err "nothing: no checkpoint"

@@ -438,6 +438,23 @@ static void more_refusals_than_fit(void **state)
     assert_int_equal(lines - 1 + left, 100);
 }
 
+/* A value that fills a text by itself is cut, and leaves room for the others. */
+static void a_long_value_is_cut(void **state)
+{
+    (void)state;
+    static char value[3600], json[4000];
+    struct sherd_config config;
+    memset(value, 'x', sizeof(value) - 1);
+    for (int others = 0; others < 2; others++) {
+        snprintf(json, sizeof(json), "{" B "\"fp16\": {\"enabled\": \"%s\"}%s}", value,
+            others ? ", \"no_such_key\": 1" : "");
+        assert_int_equal(parse(&config, json, 1), SHERD_ECONFIG);
+        ASSERT_CONTAINS(sherd_error(), "ds.json:1: fp16.enabled: ");
+        ASSERT_CONTAINS(sherd_error(), "xxx...");
+        assert_true(!others == !strstr(sherd_error(), "no_such_key"));
+    }
+}
+
 /* --- what follows --- */
 
 static void defaults_are_theirs(void **state)
@@ -746,6 +763,7 @@ int main(void)
         cmocka_unit_test(two_kinds_of_refusals_at_once),
         cmocka_unit_test(what_is_refused_is_not_missed),
         cmocka_unit_test(more_refusals_than_fit),
+        cmocka_unit_test(a_long_value_is_cut),
         cmocka_unit_test(defaults_are_theirs),
         cmocka_unit_test(lowest_rate),
         cmocka_unit_test(inside_yaml),
