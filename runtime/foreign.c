@@ -26,9 +26,9 @@ int foreign_fail_at(const struct foreign *f, const struct foreign_item *item, in
 int foreign_keep(struct config_origin *origin, int status)
 {
     struct config_refused *r = &origin->refused;
-    size_t bytes = strlen(sherd_error());
     if (status != SHERD_ECONFIG)
         return status;
+    size_t bytes = strlen(sherd_error());
     r->n++;
     if (r->lines.len + MIN(bytes, ONE_BYTES) <= REFUSED_BYTES)
         text_add(&r->lines, "\n%.*s%s", ONE_BYTES, sherd_error(), bytes > ONE_BYTES ? "..." : "");

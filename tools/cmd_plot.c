@@ -10,7 +10,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/file_plain.h"
 #include "tools/args.h"
 #include "tools/commands.h"
 #include "tools/out.h"
@@ -110,9 +109,8 @@ static int read_run(struct run *r, enum axis axis)
     ssize_t bytes;
     int st = SHERD_OK, number = 0;
     snprintf(path, sizeof(path), "%s/metrics.jsonl", r->dir);
-    const char *other = file_other(path);
-    if (other)
-        return sherd_fail(SHERD_EIO, "cannot open '%s': it is %s", path, other);
+    if (out_check_file(path) != SHERD_OK)
+        return SHERD_EIO;
     FILE *file = fopen(path, "re");
     if (!file)
         return sherd_fail(errno == ENOENT ? SHERD_ENOTFOUND : SHERD_EIO,

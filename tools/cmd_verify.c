@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file_plain.h"
 #include "base/text_plain.h"
 #include "tools/args.h"
 #include "tools/commands.h"
@@ -54,9 +53,8 @@ static int read_model(const char *dir, struct sherd_model **model)
     char path[4096];
     struct sherd_model_config config;
     snprintf(path, sizeof(path), "%s/config.json", dir);
-    const char *other = file_other(path);
-    if (other)
-        return sherd_fail(SHERD_EIO, "cannot open '%s': it is %s", path, other);
+    if (out_check_file(path) != SHERD_OK)
+        return SHERD_EIO;
     FILE *f = fopen(path, "rb");
     char *text = f ? malloc(CONFIG_BYTES) : NULL;
     size_t bytes = text ? fread(text, 1, CONFIG_BYTES, f) : 0;

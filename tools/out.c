@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file_plain.h"
 #include "tools/args.h"
 
 #define MOVES_APART 0.1 /* seconds between two moving lines, which nobody could read faster */
@@ -44,6 +45,12 @@ int out_fail(int status)
 {
     fprintf(stderr, "sherd: %s\n", sherd_error()[0] ? sherd_error() : sherd_status_text(status));
     return out_code(status);
+}
+
+int out_check_file(const char *path)
+{
+    const char *other = file_other(path);
+    return other ? sherd_fail(SHERD_EIO, "cannot open '%s': it is %s", path, other) : SHERD_OK;
 }
 
 int out_refuse(const char *format, ...)

@@ -22,6 +22,8 @@ enum exit_code {
 int out_code(int status);
 /* Shows the last error of the library on stderr; returns the exit code for the status. */
 int out_fail(int status);
+/* EIO, whose text out_fail shows, for a pipe or whatever else is no file; asked before a path is opened. */
+int out_check_file(const char *path);
 
 /* Shows what stands in the way on stderr; returns 2. */
 int out_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));

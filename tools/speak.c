@@ -10,7 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/file_plain.h"
 #include "tools/args.h"
 #include "tools/out.h"
 
@@ -139,9 +138,8 @@ static int read_ends(struct speak *s, const char *folder, const char *file)
     char path[PATH_MOST];
     if (snprintf(path, sizeof(path), "%s/%s", folder, file) >= (int)sizeof(path))
         return EXIT_OK;
-    const char *other = file_other(path);
-    if (other)
-        return out_fail(sherd_fail(SHERD_EIO, "cannot open '%s': it is %s", path, other));
+    if (out_check_file(path) != SHERD_OK)
+        return out_fail(SHERD_EIO);
     json_t *root = json_load_file(path, 0, NULL), *id = json_object_get(root, "eos_token_id");
     if (json_is_integer(id))
         add_end(s, json_integer_value(id));
